@@ -1,0 +1,36 @@
+#include "core/dtype.h"
+
+#include <array>
+#include <utility>
+
+namespace strata {
+namespace {
+
+constexpr std::array<std::pair<DType, std::string_view>, 10> kNames = {{{DType::F32, "F32"},
+                                                                        {DType::BF16, "BF16"},
+                                                                        {DType::F16, "F16"},
+                                                                        {DType::F64, "F64"},
+                                                                        {DType::I64, "I64"},
+                                                                        {DType::I32, "I32"},
+                                                                        {DType::I16, "I16"},
+                                                                        {DType::I8, "I8"},
+                                                                        {DType::U8, "U8"},
+                                                                        {DType::Bool, "BOOL"}}};
+
+}  // namespace
+
+std::string_view name_of(DType dtype) {
+  for (const auto& [value, name] : kNames) {
+    if (value == dtype) return name;
+  }
+  return "unknown";
+}
+
+std::optional<DType> dtype_from_name(std::string_view safetensors_name) {
+  for (const auto& [value, name] : kNames) {
+    if (name == safetensors_name) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace strata
