@@ -41,7 +41,7 @@ class Buffer {
 };
 
 // Host memory for `bytes` bytes; the mapping and the reservation are rounded up to whole pages.
-// Anonymous private mapping, transparent huge pages advised for 2 MiB and more, contents zero.
+// Anonymous private mapping, transparent huge pages advised for 2 MiB and more, contents zero. 0 bytes: an empty Buffer.
 // Throws: OutOfBudget; IoError when the kernel refuses the mapping.
 Buffer allocate_host(Budget& budget, std::size_t bytes, MemoryTag tag);
 

@@ -1,6 +1,7 @@
 // The host as a device: a byte-budgeted arena and streams that are real asynchronous queues.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ class HostDevice final : public Device {
  private:
   Budget budget_;
   HostDeviceOptions options_;
-  std::uint64_t streams_created_ = 0;
+  std::atomic<std::uint64_t> streams_created_{0};
 };
 
 }  // namespace strata
