@@ -1,0 +1,44 @@
+#include "offload/schedule.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace strata::offload {
+
+Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses)
+    : mode_(std::move(mode)), accesses_(std::move(accesses)) {
+  STRATA_EXPECTS(accesses_.size() < std::numeric_limits<std::uint32_t>::max(), "schedule too long");
+  for (std::size_t i = 0; i < accesses_.size(); ++i) {
+    positions_[key(accesses_[i].piece)].push_back(static_cast<std::uint32_t>(i));
+  }
+}
+
+std::uint64_t Schedule::next_use(PieceId piece, std::uint64_t from) const {
+  const auto found = positions_.find(key(piece));
+  if (found == positions_.end()) return kNever;
+  const std::vector<std::uint32_t>& positions = found->second;
+  const std::uint64_t repetition = from / accesses_.size();
+  const auto within = static_cast<std::uint32_t>(from % accesses_.size());
+  const auto next = std::lower_bound(positions.begin(), positions.end(), within);
+  if (next != positions.end()) return repetition * accesses_.size() + *next;
+  return (repetition + 1) * accesses_.size() + positions.front();
+}
+
+std::uint64_t Schedule::hash() const {
+  // FNV-1a, 64 bit (IETF draft-eastlake-fnv): offset basis and prime.
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  const auto mix = [&hash](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) {
+      hash ^= (value >> (8 * i)) & 0xff;
+      hash *= 0x100000001b3ULL;
+    }
+  };
+  for (const ScheduledAccess& access : accesses_) {
+    mix(key(access.piece));
+    mix(static_cast<std::uint64_t>(access.access));
+  }
+  return hash;
+}
+
+}  // namespace strata::offload

@@ -1,0 +1,45 @@
+// Schedule: the accesses of one step, in order. A step repeats, so the future is known.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "offload/shard.h"
+
+namespace strata::offload {
+
+struct ScheduledAccess {
+  PieceId piece;
+  Access access = Access::Read;
+};
+
+// Immutable after construction, so shared freely among threads. Positions are absolute: access i of repetition r has
+// position r * size() + i, so a next use stays valid until it is passed.
+class Schedule {
+ public:
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+  Schedule(std::string mode, std::vector<ScheduledAccess> accesses);
+
+  const std::string& mode() const { return mode_; }
+  std::size_t size() const { return accesses_.size(); }
+  const ScheduledAccess& at(std::uint64_t position) const { return accesses_[position % accesses_.size()]; }
+  // First position >= `from` at which `piece` is accessed; kNever when this schedule never does.
+  std::uint64_t next_use(PieceId piece, std::uint64_t from) const;
+  // FNV-1a over the accesses: ranks compare it once.
+  std::uint64_t hash() const;
+
+ private:
+  static std::uint64_t key(PieceId piece) {
+    return (static_cast<std::uint64_t>(piece.shard.index) << 32) | piece.piece;
+  }
+  std::string mode_;
+  std::vector<ScheduledAccess> accesses_;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>>
+      positions_;  // of each piece within one repetition, ascending
+};
+
+}  // namespace strata::offload

@@ -1,0 +1,44 @@
+// What a shard is, and how code asks for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/dtype.h"
+#include "offload/tier.h"
+
+namespace strata::offload {
+
+enum class ShardKind : std::uint8_t { Param, Grad, OptimState };
+
+struct ShardSpec {
+  std::string name;  // "model.layers.3/exp_avg"; appears in errors
+  ShardKind kind = ShardKind::Param;
+  DType dtype = DType::F32;
+  std::uint64_t numel = 0;
+  TierKind home = TierKind::Host;
+};
+
+struct ShardId {
+  std::uint32_t index = 0;
+  bool operator==(const ShardId&) const = default;
+};
+
+// A shard is paged in pieces of one slot each (the last one may be shorter).
+struct PieceId {
+  ShardId shard;
+  std::uint32_t piece = 0;
+  bool operator==(const PieceId&) const = default;
+};
+
+// Write: the contents before do not matter, nothing is read.
+enum class Access : std::uint8_t { Read, Write, ReadWrite };
+
+constexpr bool reads(Access access) {
+  return access != Access::Write;
+}
+constexpr bool writes(Access access) {
+  return access != Access::Read;
+}
+
+}  // namespace strata::offload

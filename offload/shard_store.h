@@ -1,0 +1,186 @@
+// ShardStore: shards on any tier, reached from the host through pinned pages in a fixed number of equal slots.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/slot_pool.h"
+#include "offload/eviction.h"
+#include "offload/shard.h"
+
+namespace strata::offload {
+
+class ShardStore;
+
+// Move-only right to touch one piece of a shard in host memory. While it lives, the page stays where it is.
+// Read pins share; a Write or ReadWrite pin is alone. The bytes may be touched once ready() is complete.
+class Pin {
+ public:
+  Pin() = default;
+  Pin(Pin&& other) noexcept { *this = std::move(other); }
+  Pin& operator=(Pin&& other) noexcept;
+  ~Pin() { release(); }
+
+  const Event& ready() const { return ready_; }
+  // Blocks until ready; the time counts as stall. Throws: what the read failed with.
+  std::span<std::byte> wait() const;
+  // The memory; its contents are valid once ready() is complete.
+  std::span<std::byte> bytes() const { return bytes_; }
+  // Ends the pin now. A written page is now the latest version.
+  void release() noexcept;
+  // Ends the pin when `event` completes (or fails: whoever waits for the event sees the failure).
+  void release_after(const Event& event) noexcept;
+
+ private:
+  friend class ShardStore;
+  ShardStore* store_ = nullptr;  // null for a shard at home in host memory, which needs no page
+  PieceId piece_;
+  Access access_ = Access::Read;
+  Event ready_;
+  std::span<std::byte> bytes_;
+};
+
+struct PieceRange {
+  std::uint64_t first = 0;  // element
+  std::uint64_t numel = 0;
+};
+
+struct StoreStats {
+  std::uint64_t page_hits = 0;     // acquired while in memory or on the way
+  std::uint64_t page_misses = 0;   // acquired while on its tier only, and it had to be read
+  std::uint64_t off_schedule = 0;  // accesses other than the schedule's next one
+  double stall_seconds = 0;        // callers blocked for a slot or for bytes
+};
+
+struct ShardStoreOptions {
+  std::uint64_t look_ahead_bytes =
+      0;  // of scheduled accesses that the prefetcher keeps in memory or on the way; 0 = off
+};
+
+// Ownership: owns pages and their slots' contents, neither tiers nor the pool. add() before the first acquire(), from
+// one thread; acquire() from any thread, but a thread that holds pins may need slots that only it can free: see
+// kMinSlots. Order: a pin sees the bytes of the latest released Write pin of its piece, whatever tier they are on by
+// then. A failed read or write poisons the store: every later acquire() and drain() throws the first failure.
+//
+// [Note: residency] A page is Absent (on its tier only), Arriving (being read into a slot), Resident, or Leaving (being
+// written back; still readable). A clean page is dropped without I/O. A dirty one is written when its slot is wanted,
+// not before, so a page that stays cached costs no traffic. Pages of the device tier are fetched for one use and
+// written back at once.
+class ShardStore {
+ public:
+  // Slots that one thread may hold through pins at once: parameter, gradient, and up to three optimizer states of an
+  // update. With this many slots in the pool every acquire() ends: whatever else occupies a slot can be dropped or
+  // written back.
+  static constexpr std::size_t kMinSlots = 5;
+
+  // `tiers[kind]` may be null when no shard lives there. Requires: slots.slots() >= kMinSlots.
+  ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::unique_ptr<EvictionPolicy> policy,
+             ShardStoreOptions options);
+  // Waits for what is in flight. Requires: no pin is alive but those waiting for events that will complete.
+  ~ShardStore();
+  ShardStore(const ShardStore&) = delete;
+  ShardStore& operator=(const ShardStore&) = delete;
+
+  // Throws: OutOfBudget, IoError (the home does not fit its tier).
+  ShardId add(ShardSpec spec);
+  const ShardSpec& spec(ShardId shard) const { return shards_.at(shard.index).spec; }
+  std::uint32_t pieces(ShardId shard) const;
+  PieceRange range(PieceId piece) const;
+  // Elements of a full piece of this type.
+  std::uint64_t piece_numel(DType dtype) const { return slots_.slot_bytes() / bytes_of(dtype); }
+
+  // Blocks while no slot is free. Throws: the first failure of the store.
+  Pin acquire(PieceId piece, Access access);
+  // Where device code finds a shard whose home is the device; null otherwise.
+  std::byte* device_address(ShardId shard) const;
+
+  // Starts repeating `schedule` from its beginning (null: nothing is known ahead). `following`: what is run afterwards.
+  void set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following = nullptr);
+  // Blocks until no read or write is in flight. Throws: the first failure.
+  void drain();
+  StoreStats stats() const;
+
+ private:
+  friend class Pin;
+  enum class State : std::uint8_t { Absent, Arriving, Resident, Leaving };
+  struct Page {
+    State state = State::Absent;
+    bool dirty = false;     // the slot is newer than the tier
+    bool dropping = false;  // Leaving because its slot is wanted
+    bool writer = false;    // a Write or ReadWrite pin is alive
+    std::uint32_t pins = 0;
+    std::size_t slot = 0;
+    std::uint64_t rank = 0;  // under which it is in evictable_
+    EventSource arrival;     // while Arriving
+  };
+  struct Shard {
+    ShardSpec spec;
+    Home home;
+    Tier* tier = nullptr;
+    std::byte* host = nullptr;
+    std::vector<Page> pages;
+  };
+  // I/O decided under the lock and started outside it, because a completion may come back on this very thread.
+  struct Transfer {
+    PieceId piece;
+    enum class Direction : std::uint8_t { In, Out } direction = Direction::In;
+    IoUrgency urgency = IoUrgency::Demand;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  using Transfers = std::vector<Transfer>;
+
+  Page& page(PieceId piece) { return shards_[piece.shard.index].pages[piece.piece]; }
+  std::uint64_t offset_bytes(PieceId piece) const {
+    return piece.piece * static_cast<std::uint64_t>(slots_.slot_bytes());
+  }
+  std::size_t bytes_of_piece(PieceId piece) const;
+
+  // All below need the lock.
+  void throw_if_failed(Lock& lock) const;
+  bool try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Transfers& transfers);
+  std::optional<std::size_t> take_slot(Lock& lock, std::optional<std::uint64_t> wanted_at, Transfers& transfers);
+  void start_arrival(Lock& lock, PieceId piece, std::size_t slot, IoUrgency urgency, Transfers& transfers);
+  void start_leaving(Lock& lock, PieceId piece, Transfers& transfers);
+  void settle(Lock& lock, PieceId piece, Transfers& transfers);
+  void drop(Lock& lock, PieceId piece);
+  void make_evictable(Lock& lock, PieceId piece);
+  void remove_evictable(Lock& lock, PieceId piece);
+  void note_access(Lock& lock, PieceId piece);
+  void prefetch(Lock& lock, Transfers& transfers);
+
+  // These take the lock themselves.
+  void unpin(PieceId piece, Access access) noexcept;
+  void start(const Transfers& transfers);
+  void arrived(PieceId piece, std::exception_ptr error);
+  void left(PieceId piece, std::exception_ptr error);
+
+  const std::array<Tier*, kTiers> tiers_;
+  SlotPool& slots_;
+  const std::unique_ptr<EvictionPolicy> policy_;
+  const ShardStoreOptions options_;
+  std::vector<Shard> shards_;  // the vector itself is fixed after add(); pages are guarded by mutex_
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> evictable_;  // (rank, piece): Resident pages without pins
+  std::shared_ptr<const Schedule> schedule_;
+  std::shared_ptr<const Schedule> following_;
+  std::uint64_t position_ = 0;
+  std::uint64_t tick_ = 0;
+  std::size_t in_flight_ = 0;  // transfers decided and not complete
+  std::size_t leaving_ = 0;    // pages on their way out because a slot is wanted
+  std::size_t waiting_ = 0;    // callers blocked for a slot: the prefetcher stands back
+  std::size_t late_pins_ = 0;  // pins that end with an event
+  std::exception_ptr failure_;
+  StoreStats stats_;
+};
+
+}  // namespace strata::offload
