@@ -222,6 +222,7 @@ void ShardStore::start_leaving(Lock& lock, PieceId piece, Transfers& transfers) 
   p.dropping = true;
   ++leaving_;
   ++in_flight_;
+  if (!shards_[piece.shard.index].tier->cacheable()) ++uncached_leaving_;
   transfers.push_back({piece, Transfer::Direction::Out, IoUrgency::Demand});
 }
 
@@ -359,6 +360,7 @@ void ShardStore::left(PieceId piece, std::exception_ptr error) {
     Page& p = page(piece);
     const bool dropping = std::exchange(p.dropping, false);
     if (dropping) --leaving_;
+    if (!shards_[piece.shard.index].tier->cacheable()) --uncached_leaving_;
     p.state = State::Resident;
     p.dirty = error != nullptr;
     if (error && !failure_) failure_ = error;
@@ -396,6 +398,12 @@ void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::sha
 void ShardStore::drain() {
   Lock lock(mutex_);
   changed_.wait(lock, [this] { return in_flight_ == 0; });
+  throw_if_failed(lock);
+}
+
+void ShardStore::drain_uncached() {
+  Lock lock(mutex_);
+  changed_.wait(lock, [this] { return uncached_leaving_ == 0; });
   throw_if_failed(lock);
 }
 

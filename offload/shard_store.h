@@ -104,8 +104,12 @@ class ShardStore {
 
   // Starts repeating `schedule` from its beginning (null: nothing is known ahead). `following`: what is run afterwards.
   void set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following = nullptr);
+  // Whether host code reaches this shard through pages (false for homes in host memory).
+  bool paged(ShardId shard) const { return shards_.at(shard.index).host == nullptr; }
   // Blocks until no read or write is in flight. Throws: the first failure.
   void drain();
+  // Blocks until released writes to tiers without a cache (the device) have landed. Throws: the first failure.
+  void drain_uncached();
   StoreStats stats() const;
 
  private:
@@ -175,10 +179,11 @@ class ShardStore {
   std::shared_ptr<const Schedule> following_;
   std::uint64_t position_ = 0;
   std::uint64_t tick_ = 0;
-  std::size_t in_flight_ = 0;  // transfers decided and not complete
-  std::size_t leaving_ = 0;    // pages on their way out because a slot is wanted
-  std::size_t waiting_ = 0;    // callers blocked for a slot: the prefetcher stands back
-  std::size_t late_pins_ = 0;  // pins that end with an event
+  std::size_t in_flight_ = 0;         // transfers decided and not complete
+  std::size_t uncached_leaving_ = 0;  // writes under way to tiers without a cache
+  std::size_t leaving_ = 0;           // pages on their way out because a slot is wanted
+  std::size_t waiting_ = 0;           // callers blocked for a slot: the prefetcher stands back
+  std::size_t late_pins_ = 0;         // pins that end with an event
   std::exception_ptr failure_;
   StoreStats stats_;
 };

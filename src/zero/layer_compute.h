@@ -1,4 +1,5 @@
-// Port: what computes layers. Torch is one implementation (torch_layer_compute.h), two hand-written matrix products in tests another.
+// Port: what computes layers. Torch is one implementation (torch_layer_compute.h), two hand-written matrix products in
+// tests another.
 #pragma once
 
 #include <cstddef>
@@ -21,37 +22,40 @@ class StorageBinding {
 
 // A micro-batch on the host; see data::Batch for the meaning of the fields.
 struct BatchView {
-  std::int64_t sequences = 0;             // B
-  std::int64_t tokens_each = 0;           // T
-  std::span<const std::int64_t> tokens;   // [B, T]
-  std::span<const std::int64_t> labels;   // [B, T], -100 where no loss is taken; empty for Generate
+  std::int64_t sequences = 0;            // B
+  std::int64_t tokens_each = 0;          // T
+  std::span<const std::int64_t> tokens;  // [B, T]
+  std::span<const std::int64_t> labels;  // [B, T], -100 where no loss is taken; empty for Generate
 };
 
 enum class Pass : std::uint8_t { Train, Evaluate, Generate };
 
 struct LossSum {
-  double loss_sum = 0;       // sum of token losses
-  std::int64_t tokens = 0;   // positions that carry a label
+  double loss_sum = 0;      // sum of token losses
+  std::int64_t tokens = 0;  // positions that carry a label
 };
 
-// Layers 0 .. layers()-1; the last one holds the loss. Not thread-safe: begin() .. end() and the bindings run in the order of
-// one compute stream. When a layer runs, every group it names is bound.
+// Layers 0 .. layers()-1; the last one holds the loss. Not thread-safe: begin() .. end() and the bindings run in the
+// order of one compute stream. When a layer runs, every group it
+// names is bound (in backward() only where backward_needs_params()).
 class LayerCompute {
  public:
   virtual ~LayerCompute() = default;
-  virtual const std::vector<FlatLayout>& layouts() const = 0;                           // one per group
+  virtual const std::vector<FlatLayout>& layouts() const = 0;  // one per group
   virtual std::size_t layers() const = 0;
-  virtual const std::vector<std::size_t>& groups_of(std::size_t layer) const = 0;       // groups the layer names
+  virtual const std::vector<std::size_t>& groups_of(std::size_t layer) const = 0;  // groups the layer names
   virtual StorageBinding& binding(std::size_t group) = 0;
+  // Whether backward(layer) reads the parameters. False for an embedding, whose gradient needs the tokens only.
+  virtual bool backward_needs_params(std::size_t layer) const = 0;
 
   // Starts a micro-batch; copies what it needs of `batch`.
   virtual void begin(const BatchView& batch, Pass pass) = 0;
-  // Runs a layer without recording. Train: layers before the last one, whose inputs are kept for backward(). Evaluate: every
-  // layer, the last one gives loss(). Generate: every layer, the last one gives logits().
+  // Runs a layer without recording. Train: layers before the last one, whose inputs are kept for backward(). Evaluate:
+  // every layer, the last one gives loss(). Generate: every layer, the last one gives logits().
   virtual void forward(std::size_t layer) = 0;
-  // Train, descending from the last layer: recomputes the layer and differentiates it; for the last layer forward and backward
-  // are this one visit. Overwrites grads[i], the flat gradient of groups_of(layer)[i] in the group's type, padding included
-  // (zeros), with d(loss_sum)/d(param).
+  // Train, descending from the last layer: recomputes the layer and differentiates it; for the last layer forward and
+  // backward are this one visit. Overwrites grads[i], the flat gradient of groups_of(layer)[i] in the group's type,
+  // padding included (zeros), with d(loss_sum)/d(param).
   virtual void backward(std::size_t layer, std::span<std::byte* const> grads) = 0;
   // Of the micro-batch, once its last layer has run.
   virtual LossSum loss() const = 0;

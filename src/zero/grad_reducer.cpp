@@ -1,0 +1,163 @@
+#include "zero/grad_reducer.h"
+
+#include <memory>
+
+#include "core/bytes.h"
+#include "core/error.h"
+
+namespace strata::zero {
+
+GradReducer::GradReducer(std::vector<const FlatLayout*> layouts, std::vector<GroupShards> shards, Options options,
+                         offload::ShardStore& store, DeviceSlots& slots, SlotPool* staging, Communicator& comm,
+                         Streams streams, Executor& adder, ShardMath& host_math, ShardMath& device_math,
+                         LinkCounters& counters)
+    : layouts_(std::move(layouts)),
+      shards_(std::move(shards)),
+      options_(std::move(options)),
+      store_(store),
+      slots_(slots),
+      staging_(staging),
+      comm_(comm),
+      streams_(streams),
+      adder_(adder),
+      host_math_(host_math),
+      device_math_(device_math),
+      counters_(counters),
+      received_(layouts_.size(), 0),
+      staging_free_(staging != nullptr ? staging->slots() : 0) {
+  STRATA_EXPECTS(options_.contributions.size() == layouts_.size(), "one contribution count per group");
+}
+
+DeviceSlots::Lease GradReducer::acquire(std::size_t group) {
+  DeviceSlots::Lease lease = slots_.acquire(layouts_[group]->numel() * bytes_of(options_.grad_dtype));
+  streams_.compute.wait(lease.free);
+  return lease;
+}
+
+void GradReducer::reduce(std::size_t group, const DeviceSlots::Lease& lease) {
+  STRATA_EXPECTS(received_[group] < options_.contributions[group], "more contributions than announced");
+  const TensorSpan full{lease.data, options_.grad_dtype, layouts_[group]->numel()};
+  streams_.comm.wait(streams_.compute.record());
+  comm_.reduce_scatter(streams_.comm, full);
+  const std::size_t shard_numel = layouts_[group]->shard_numel();
+  const TensorSpan shard = full.subspan(comm_.rank() * shard_numel, shard_numel);
+  if (store_.device_address(shards_[group].grad) != nullptr) {
+    to_device_home(group, shard);
+    pending_.push_back(streams_.comm.record());
+    slots_.release(lease, pending_.back());
+  } else {
+    streams_.copy_out.wait(streams_.comm.record());
+    to_host_home(group, shard);
+    slots_.release(lease, streams_.copy_out.record());
+  }
+  ++received_[group];
+}
+
+void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
+  const offload::ShardId id = shards_[group].grad;
+  const TensorSpan home{store_.device_address(id), store_.spec(id).dtype, shard.numel};
+  const bool first = received_[group] == 0;
+  streams_.comm.launch([math = &device_math_, home, shard, first] {
+    if (first) {
+      math->cast(home, shard);
+    } else {
+      math->accumulate(home, shard);
+    }
+  });
+}
+
+void GradReducer::to_host_home(std::size_t group, TensorSpan shard) {
+  const offload::ShardId id = shards_[group].grad;
+  const DType home_dtype = store_.spec(id).dtype;
+  const bool first = received_[group] == 0;
+  counters_.to_host += shard.bytes();
+  for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
+    const offload::PieceRange range = store_.range({id, p});
+    offload::Pin pin = store_.acquire({id, p}, first ? offload::Access::Write : offload::Access::ReadWrite);
+    const TensorSpan home{pin.bytes().data(), home_dtype, range.numel};
+    const TensorSpan piece = shard.subspan(range.first, range.numel);
+    if (first && home_dtype == shard.dtype) {
+      streams_.copy_out.wait(pin.ready());
+      streams_.copy_out.copy(home.data, piece.data, piece.bytes());
+      pending_.push_back(streams_.copy_out.record());
+      pin.release_after(pending_.back());
+    } else {
+      add_on_host(home, piece, std::move(pin), first);
+    }
+  }
+}
+
+// Copies `shard` to a staging slot and adds it to `home` on the adder's thread.
+void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, bool first) {
+  STRATA_EXPECTS(staging_ != nullptr, "these gradients need staging");
+  const std::size_t slot = next_staging_;
+  next_staging_ = (next_staging_ + 1) % staging_->slots();
+  staging_free_[slot].wait();  // bounded by the additions already queued: nothing else holds the slot
+  const TensorSpan staged{staging_->slot(slot).data(), shard.dtype, shard.numel};
+  streams_.copy_out.copy(staged.data, shard.data, shard.bytes());
+  auto done = std::make_shared<EventSource>();
+  done->submit();
+  staging_free_[slot] = done->event();
+  pending_.push_back(done->event());
+  auto held = std::make_shared<offload::Pin>(std::move(pin));
+  streams_.copy_out.record().then(adder_,
+                                  [math = &host_math_, home, staged, first, done, held](std::exception_ptr error) {
+                                    try {
+                                      if (error) std::rethrow_exception(error);
+                                      held->wait();
+                                      if (first) {
+                                        math->cast(home, staged);
+                                      } else {
+                                        math->accumulate(home, staged);
+                                      }
+                                      held->release();
+                                      done->complete();
+                                    } catch (...) {
+                                      held->release();
+                                      done->fail(std::current_exception());
+                                    }
+                                  });
+}
+
+void GradReducer::finish() {
+  for (const Event& event : pending_) event.wait();
+  pending_.clear();
+  for (std::size_t g = 0; g < received_.size(); ++g) {
+    STRATA_EXPECTS(received_[g] == options_.contributions[g],
+                   "a group missed a contribution: " + layouts_[g]->group().name);
+    received_[g] = 0;
+  }
+}
+
+std::vector<double> GradReducer::block_sums(std::size_t group) {
+  const offload::ShardId id = shards_[group].grad;
+  const DType dtype = store_.spec(id).dtype;
+  const std::size_t numel = layouts_[group]->shard_numel();
+  std::vector<double> sums(ceil_div(numel, ShardMath::kNormBlock));
+  if (std::byte* home = store_.device_address(id)) {
+    streams_.compute.launch([&] { device_math_.block_sums_of_squares({home, dtype, numel}, sums); });
+    streams_.compute.record().wait();
+    return sums;
+  }
+  for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
+    const offload::PieceRange range = store_.range({id, p});
+    const offload::Pin pin = store_.acquire({id, p}, offload::Access::Read);
+    const TensorSpan values{pin.wait().data(), dtype, range.numel};
+    // Slots are multiples of a block in every type, so a piece begins on the block grid.
+    const std::span<double> of_piece =
+        std::span(sums).subspan(range.first / ShardMath::kNormBlock, ceil_div(range.numel, ShardMath::kNormBlock));
+    host_math_.block_sums_of_squares(values, of_piece);
+  }
+  return sums;
+}
+
+double GradReducer::sum_of_squares() {
+  double total = 0;
+  for (std::size_t g = 0; g < layouts_.size(); ++g) {
+    for (const double block : block_sums(g)) total += block;
+  }
+  comm_.all_reduce_sum({&total, 1});
+  return total;
+}
+
+}  // namespace strata::zero

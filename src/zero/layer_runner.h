@@ -1,0 +1,48 @@
+// LayerRunner: drives parameter groups and layers through the visits of a step.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "zero/grad_reducer.h"
+#include "zero/param_group.h"
+#include "zero/visits.h"
+
+namespace strata::zero {
+
+// Caller thread only: it queues; compute runs on the compute stream. References must outlive the runner.
+class LayerRunner {
+ public:
+  LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
+              GatherAhead ahead);
+
+  // Forward and backward of every micro-batch; gradients are at home when this returns (GradReducer::finish). Throws:
+  // the first failure of anything queued.
+  LossSum train(std::span<const BatchView> micro_batches);
+  LossSum evaluate(const BatchView& batch);
+  // Logits of the last position of each sequence, [B, V].
+  std::vector<float> generate(const BatchView& batch);
+
+  struct Seconds {
+    double forward = 0;   // compute of forward visits
+    double backward = 0;  // compute of backward visits, recomputation included
+  };
+  // Compute time of the last call, on the compute stream's thread: the rest of the call was waiting and moving.
+  Seconds busy() const { return busy_; }
+
+ private:
+  void run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass);
+  void queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass);
+  void run_visit(const Visit& visit);
+
+  LayerCompute& compute_;
+  std::vector<ParamGroup>& groups_;
+  GradReducer& reducer_;
+  Streams streams_;
+  GatherAhead ahead_;
+  LossSum total_loss_;         // written on the compute stream, read after it was waited for
+  std::vector<float> logits_;  // likewise
+  Seconds busy_;               // likewise
+};
+
+}  // namespace strata::zero

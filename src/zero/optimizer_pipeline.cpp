@@ -1,0 +1,144 @@
+#include "zero/optimizer_pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace strata::zero {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kParam = UpdateShards::kParam;
+constexpr std::size_t kGrad = UpdateShards::kGrad;
+constexpr std::size_t kFirstState = UpdateShards::kFirstState;
+
+}  // namespace
+
+void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
+                 const std::function<void(std::size_t, offload::PieceId)>& on_piece,
+                 const std::function<void(std::uint64_t, std::uint64_t)>& on_chunk) {
+  const std::uint64_t numel = store.spec(shards.param).numel;
+  for (std::uint64_t first = 0; first < numel;) {
+    std::uint64_t end = numel;
+    for (std::size_t i = 0; i < shards.count(); ++i) {
+      const std::uint64_t of_piece = store.piece_numel(store.spec(shards.shard(i)).dtype);
+      if (first % of_piece == 0) on_piece(i, {shards.shard(i), static_cast<std::uint32_t>(first / of_piece)});
+      end = std::min(end, (first / of_piece + 1) * of_piece);
+    }
+    on_chunk(first, end - first);
+    first = end;
+  }
+}
+
+OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
+                                     UpdateSite site, offload::ShardStore& store, ShardOptimizer& host_optimizer,
+                                     ShardOptimizer& device_optimizer, const Buffer* device_staging, std::size_t rank,
+                                     Streams streams, LinkCounters& counters)
+    : layouts_(std::move(layouts)),
+      shards_(std::move(shards)),
+      site_(site),
+      store_(store),
+      host_optimizer_(host_optimizer),
+      device_optimizer_(device_optimizer),
+      device_staging_(device_staging),
+      rank_(rank),
+      streams_(streams),
+      counters_(counters) {}
+
+void OptimizerPipeline::step(const StepContext& context) {
+  busy_seconds_ = 0;
+  for (std::size_t group = 0; group < layouts_.size(); ++group) {
+    if (site_ == UpdateSite::Host) {
+      step_on_host(group, context);
+    } else {
+      step_on_device(group, context);
+    }
+  }
+  // Parameters at home on the device are written through the link: the next forward reads them there.
+  store_.drain_uncached();
+}
+
+void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& context) {
+  const UpdateShards& shards = shards_[group];
+  std::vector<offload::Pin> pins(shards.count());
+  std::vector<std::uint64_t> piece_first(shards.count());
+  const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
+    pins[position].release();
+    pins[position] = store_.acquire(piece, shards.access(position));
+    piece_first[position] = store_.range(piece).first;
+  };
+  const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
+    std::vector<TensorSpan> spans;
+    for (std::size_t i = 0; i < shards.count(); ++i) {
+      const DType dtype = store_.spec(shards.shard(i)).dtype;
+      spans.push_back(
+          TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(first - piece_first[i], numel));
+    }
+    const std::vector<Segment> segments =
+        layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+    const auto start = Clock::now();
+    host_optimizer_.step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments})
+        .wait();
+    busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  walk_update(store_, shards, on_piece, on_chunk);
+}
+
+// States are at home on the device; gradient and parameter come to them, and the new parameter goes back to its home.
+void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& context) {
+  const UpdateShards& shards = shards_[group];
+  std::vector<offload::Pin> pins(shards.count());
+  std::vector<std::uint64_t> piece_first(shards.count());
+  const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
+    pins[position].release();
+    if (store_.device_address(piece.shard) != nullptr) return;
+    pins[position] = store_.acquire(piece, shards.access(position));
+    piece_first[position] = store_.range(piece).first;
+  };
+  const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
+    std::vector<TensorSpan> on_device;
+    std::vector<TensorSpan> on_host(shards.count());
+    for (std::size_t i = 0; i < shards.count(); ++i) {
+      const DType dtype = store_.spec(shards.shard(i)).dtype;
+      if (std::byte* home = store_.device_address(shards.shard(i))) {
+        on_device.push_back(TensorSpan{home, dtype, store_.spec(shards.shard(i)).numel}.subspan(first, numel));
+        continue;
+      }
+      on_host[i] =
+          TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(first - piece_first[i], numel);
+      STRATA_EXPECTS(device_staging_ != nullptr && i < kFirstState, "states are not at home on the device");
+      on_device.push_back({device_staging_[i].data(), dtype, numel});
+    }
+    update_on_device(group, context, on_device, on_host, numel, first);
+  };
+  walk_update(store_, shards, on_piece, on_chunk);
+}
+
+void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& context,
+                                         std::vector<TensorSpan>& on_device, std::vector<TensorSpan>& on_host,
+                                         std::size_t numel, std::uint64_t first) {
+  const UpdateShards& shards = shards_[group];
+  const auto start = Clock::now();
+  for (const std::size_t i : {kParam, kGrad}) {
+    if (on_host[i].data == nullptr || !reads(shards.access(i))) continue;
+    streams_.compute.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
+    counters_.to_device += on_host[i].bytes();
+  }
+  const std::vector<Segment> segments =
+      layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+  streams_.compute.launch([&] {
+    device_optimizer_
+        .step(context, {on_device[kParam], on_device[kGrad], std::span(on_device).subspan(kFirstState), segments})
+        .wait();
+  });
+  if (on_host[kParam].data != nullptr) {
+    streams_.compute.copy(on_host[kParam].data, on_device[kParam].data, on_host[kParam].bytes());
+    counters_.to_host += on_host[kParam].bytes();
+  }
+  streams_.compute.record().wait();
+  busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace strata::zero

@@ -1,0 +1,78 @@
+// OptimizerPipeline: pages states through the update, in forward order, while the store reads ahead and writes back
+// behind.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "zero/context.h"
+#include "zero/flat_layout.h"
+
+namespace strata::zero {
+
+// Where an update runs: where the states are at home, so that the larger bytes do not travel.
+enum class UpdateSite : std::uint8_t { Host, Device };
+
+// The shards of one group that an update touches, in the order in which their pieces are acquired.
+struct UpdateShards {
+  offload::ShardId param;
+  offload::Access param_access = offload::Access::Write;  // fp32 parameters are the master: ReadWrite
+  offload::ShardId grad;
+  std::vector<offload::ShardId> states;
+
+  // Positions in that order: 0 parameter, 1 gradient, 2.. states.
+  static constexpr std::size_t kParam = 0;
+  static constexpr std::size_t kGrad = 1;
+  static constexpr std::size_t kFirstState = 2;
+  offload::ShardId shard(std::size_t position) const {
+    return position == kParam ? param : position == kGrad ? grad : states[position - kFirstState];
+  }
+  std::size_t count() const { return kFirstState + states.size(); }
+  offload::Access access(std::size_t position) const {
+    if (position == kParam) return param_access;
+    return position == kGrad ? offload::Access::Read : offload::Access::ReadWrite;
+  }
+};
+
+// Calls on_chunk(first, numel) for runs of elements that lie within one piece of every shard, and before it
+// on_piece(position, piece) whenever a shard enters a new piece.
+// The pipeline and the schedule use this one walk, so they cannot disagree.
+void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
+                 const std::function<void(std::size_t, offload::PieceId)>& on_piece,
+                 const std::function<void(std::uint64_t, std::uint64_t)>& on_chunk);
+
+// Caller thread only. The update of a chunk runs on the caller (host site) or on the compute stream (device site).
+class OptimizerPipeline {
+ public:
+  // `device_staging`: two device slots of the store's slot size for chunks whose gradient or parameter is not at home
+  // on the device while its states are; null when that cannot happen.
+  OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards, UpdateSite site,
+                    offload::ShardStore& store, ShardOptimizer& host_optimizer, ShardOptimizer& device_optimizer,
+                    const Buffer* device_staging, std::size_t rank, Streams streams, LinkCounters& counters);
+
+  // Updates every group. On return the new parameters and states are the latest versions; writes to their tiers may
+  // still run. Throws: the first failure.
+  void step(const StepContext& context);
+  // Seconds spent in updates themselves, of the last step.
+  double busy_seconds() const { return busy_seconds_; }
+
+ private:
+  void step_on_host(std::size_t group, const StepContext& context);
+  void step_on_device(std::size_t group, const StepContext& context);
+  void update_on_device(std::size_t group, const StepContext& context, std::vector<TensorSpan>& on_device,
+                        std::vector<TensorSpan>& on_host, std::size_t numel, std::uint64_t first);
+
+  const std::vector<const FlatLayout*> layouts_;
+  const std::vector<UpdateShards> shards_;
+  const UpdateSite site_;
+  offload::ShardStore& store_;
+  ShardOptimizer& host_optimizer_;
+  ShardOptimizer& device_optimizer_;
+  const Buffer* device_staging_;
+  const std::size_t rank_;
+  Streams streams_;
+  LinkCounters& counters_;
+  double busy_seconds_ = 0;
+};
+
+}  // namespace strata::zero

@@ -1,0 +1,61 @@
+// ParamGroup: parameters that are gathered together. Knows storages, not layers: the layer runner is one driver, module
+// hooks over any model can be another.
+#pragma once
+
+#include <optional>
+
+#include "zero/context.h"
+#include "zero/flat_layout.h"
+#include "zero/layer_compute.h"
+
+namespace strata::zero {
+
+// [Note: group states]
+// Sharded:   only this rank's shard exists, on its home tier. Bound storages point to nothing.
+// Gathering: a device buffer is filling (copies and all-gather are queued). Storages point to nothing yet.
+// Unsharded: work queued on the compute stream from now on sees the storages bound to the full parameters.
+//
+// Caller thread only. Nothing here waits for the device; blocking happens only while the store has no free slot.
+class ParamGroup {
+ public:
+  enum class State : std::uint8_t { Sharded, Gathering, Unsharded };
+
+  // References must outlive the group. With one rank and the shard at home on the device the storages view the home
+  // itself.
+  ParamGroup(const FlatLayout& layout, DType dtype, offload::ShardId param, StorageBinding& binding,
+             offload::ShardStore& store, DeviceSlots& gather, Communicator& comm, Streams streams,
+             LinkCounters& counters);
+
+  State state() const { return state_; }
+  const FlatLayout& layout() const { return layout_; }
+  std::uint64_t full_bytes() const { return layout_.numel() * bytes_of(dtype_); }
+  // Gathers so far; the volume law of ZeRO-3 is stated in them.
+  std::uint64_t gathers() const { return gathers_; }
+
+  // Sharded to Gathering: queues the copies of this rank's shard and the all-gather.
+  void unshard();
+  // Gathering to Unsharded: the compute stream waits for the gather and binds the storages.
+  void wait_for_unshard();
+  // Unsharded to Sharded, after what is queued on the compute stream so far. The buffer is reused in stream order.
+  void reshard();
+
+ private:
+  void copy_shard_to(std::byte* row);
+
+  const FlatLayout& layout_;
+  const DType dtype_;
+  const offload::ShardId param_;
+  StorageBinding& binding_;
+  offload::ShardStore& store_;
+  DeviceSlots& gather_;
+  Communicator& comm_;
+  Streams streams_;
+  LinkCounters& counters_;
+  State state_ = State::Sharded;
+  std::byte* full_ = nullptr;
+  std::optional<DeviceSlots::Lease> lease_;  // empty while the storages view the home
+  Event gathered_;
+  std::uint64_t gathers_ = 0;
+};
+
+}  // namespace strata::zero

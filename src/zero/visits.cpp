@@ -1,0 +1,101 @@
+#include "zero/visits.h"
+
+#include <algorithm>
+
+namespace strata::zero {
+namespace {
+
+bool contains(const std::vector<std::size_t>& values, std::size_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches) {
+  std::vector<Visit> visits;
+  const std::size_t last = compute.layers() - 1;
+  for (std::size_t m = 0; m < micro_batches; ++m) {
+    for (std::size_t layer = 0; layer < last; ++layer) {
+      visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
+    }
+    for (std::size_t layer = last + 1; layer-- > 0;) {
+      const std::vector<std::size_t>& groups = compute.groups_of(layer);
+      const bool needs_params = compute.backward_needs_params(layer);
+      visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+    }
+  }
+  return visits;
+}
+
+std::vector<Visit> forward_visits(const LayerCompute& compute) {
+  std::vector<Visit> visits;
+  for (std::size_t layer = 0; layer < compute.layers(); ++layer) {
+    visits.push_back({0, layer, Direction::Forward, compute.groups_of(layer), {}});
+  }
+  return visits;
+}
+
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead) {
+  std::vector<Action> actions;
+  std::vector<std::size_t> unsharded;  // or on the way
+  const auto unshard_all = [&](const std::vector<std::size_t>& groups) {
+    for (const std::size_t group : groups) {
+      if (contains(unsharded, group)) continue;
+      unsharded.push_back(group);
+      actions.push_back({Action::Kind::Unshard, group});
+    }
+  };
+  std::vector<std::size_t> bound;
+  for (std::size_t v = 0; v < visits.size(); ++v) {
+    unshard_all(visits[v].groups);
+    for (const std::size_t group : visits[v].groups) {
+      if (contains(bound, group)) continue;
+      bound.push_back(group);
+      actions.push_back({Action::Kind::WaitForUnshard, group});
+    }
+    actions.push_back({Action::Kind::Run, v});
+    const std::vector<std::size_t> none;
+    const std::vector<std::size_t>& next = v + 1 < visits.size() ? visits[v + 1].groups : none;
+    for (const std::size_t group : visits[v].groups) {
+      if (contains(next, group)) continue;
+      actions.push_back({Action::Kind::Reshard, group});
+      std::erase(bound, group);
+      std::erase(unsharded, group);
+    }
+    if (ahead == GatherAhead::One) unshard_all(next);
+  }
+  return actions;
+}
+
+std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups) {
+  std::vector<std::size_t> counts(groups, 0);
+  for (const Visit& visit : visits) {
+    for (const std::size_t group : visit.grad_groups) ++counts[group];
+  }
+  return counts;
+}
+
+std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
+                                                         const std::vector<GroupShards>& shards,
+                                                         const std::vector<Action>& actions,
+                                                         const std::vector<UpdateShards>* updates, UpdateSite site) {
+  std::vector<offload::ScheduledAccess> accesses;
+  for (const Action& action : actions) {
+    if (action.kind != Action::Kind::Unshard) continue;
+    const offload::ShardId param = shards[action.index].param;
+    if (!store.paged(param) || store.device_address(param) != nullptr) continue;
+    for (std::uint32_t p = 0; p < store.pieces(param); ++p) accesses.push_back({{param, p}, offload::Access::Read});
+  }
+  if (updates == nullptr) return accesses;
+  for (const UpdateShards& update : *updates) {
+    const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
+      if (!store.paged(piece.shard)) return;
+      if (site == UpdateSite::Device && store.device_address(piece.shard) != nullptr) return;
+      accesses.push_back({piece, update.access(position)});
+    };
+    walk_update(store, update, on_piece, [](std::uint64_t, std::uint64_t) {});
+  }
+  return accesses;
+}
+
+}  // namespace strata::zero

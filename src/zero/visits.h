@@ -1,0 +1,55 @@
+// The order of a step as data: which layers run, which groups are gathered when, which pieces are touched.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/schedule.h"
+#include "zero/context.h"
+#include "zero/layer_compute.h"
+#include "zero/optimizer_pipeline.h"
+
+namespace strata::zero {
+
+enum class Direction : std::uint8_t { Forward, Backward };
+
+// One run of one layer.
+struct Visit {
+  std::size_t micro_batch = 0;
+  std::size_t layer = 0;
+  Direction direction = Direction::Forward;
+  std::vector<std::size_t> groups;       // whose parameters it needs unsharded
+  std::vector<std::size_t> grad_groups;  // whose gradients it produces
+};
+
+// Train: per micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
+// backward).
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches);
+// Evaluate and generate: layers 0..L-1 forward.
+std::vector<Visit> forward_visits(const LayerCompute& compute);
+
+// One instruction of the layer runner.
+struct Action {
+  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard } kind = Kind::Run;
+  std::size_t index = 0;  // group, or visit for Run
+};
+
+// How far gathers run ahead of compute: one visit, or none where device memory is short.
+enum class GatherAhead : std::uint8_t { None, One };
+
+// A group stays unsharded between neighbouring visits that both need it. With GatherAhead::One the groups of the next
+// visit are unsharded right after a visit was queued.
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead);
+
+// Contributions that each group's gradient gets from `visits`.
+std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
+
+// Pieces that the gathers of `actions` touch, then those that the updates touch (null: no update), in the order in
+// which the runner and the pipeline acquire them: the schedule of one step. Shards that need no page in host memory are
+// left out.
+std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
+                                                         const std::vector<GroupShards>& shards,
+                                                         const std::vector<Action>& actions,
+                                                         const std::vector<UpdateShards>* updates, UpdateSite site);
+
+}  // namespace strata::zero
