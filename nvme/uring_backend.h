@@ -1,0 +1,43 @@
+// IoBackend on io_uring (Linux 5.6 or newer). The only files that know liburing are this one's .cpp and its tests.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nvme/io_backend.h"
+
+struct io_uring;
+struct io_uring_params;
+
+namespace strata::nvme {
+
+struct UringOptions {
+  unsigned entries = 64;                      // requests in the submission ring; more may be submitted
+  std::vector<int> files;                     // registered ("fixed") files; others work too
+  std::vector<std::span<std::byte>> regions;  // memory to register; requests elsewhere work too
+  // The call that makes the ring, with the signature of io_uring_queue_init_params, which null stands for.
+  int (*setup)(unsigned entries, io_uring* ring, io_uring_params* params) = nullptr;
+};
+
+// One ring, owned by the constructing thread. Registers regions in pieces of at most 1 GiB; when the kernel refuses
+// (locked memory limit), warns once and carries on unregistered. A request that crosses two pieces goes unregistered.
+class UringBackend final : public IoBackend {
+ public:
+  // Throws: IoError("io_uring_setup") when the kernel gives no ring: EPERM, ENOSYS, ENOMEM, ...
+  explicit UringBackend(const UringOptions& options);
+  ~UringBackend() override;
+
+  std::string_view name() const override { return "io_uring"; }
+  void submit(const IoRequest& request) override;
+  std::size_t complete(std::span<IoCompletion> out) override;
+  void wake() override;
+
+  bool buffers_registered() const;
+
+ private:
+  struct Ring;
+  std::unique_ptr<Ring> ring_;
+};
+
+}  // namespace strata::nvme
