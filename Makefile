@@ -1,0 +1,52 @@
+# The two commands of a newcomer are `make demo` and `make test`. Both do all the set-up, are idempotent and say what they do.
+JOBS ?= $(shell nproc)
+BUILD := build/release
+
+.PHONY: all setup build test test-release test-asan test-tsan demo bench format tidy clean
+
+all: build
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@mkdir -p build
+	@cmake --preset release -Wno-dev > build/release.configure.log 2>&1 || { cat build/release.configure.log; exit 1; }
+	@cmake --build --preset release -j $(JOBS)
+
+# Sanitizers first, so that the run closes with the summary of the whole suite.
+test: test-asan test-tsan test-release
+
+test-release: build
+	ctest --test-dir $(BUILD) --output-on-failure
+
+# Address and undefined-behaviour sanitizers over everything that is C++.
+test-asan: setup
+	@mkdir -p build
+	@cmake --preset asan -Wno-dev > build/asan.configure.log 2>&1 || { cat build/asan.configure.log; exit 1; }
+	@cmake --build --preset asan -j $(JOBS)
+	ctest --test-dir build/asan --output-on-failure -LE python
+
+# Thread sanitizer over what needs no torch.
+test-tsan: setup
+	@mkdir -p build
+	@cmake --preset tsan -Wno-dev > build/tsan.configure.log 2>&1 || { cat build/tsan.configure.log; exit 1; }
+	@cmake --build --preset tsan -j $(JOBS)
+	ctest --test-dir build/tsan --output-on-failure
+
+demo: build
+	@tools/demo.sh
+
+bench: build
+	@$(BUILD)/bin/strata bench adam
+	@$(BUILD)/bin/strata bench nvme --dir $(or $(DIR),build)
+	@$(BUILD)/bin/strata bench step
+
+format:
+	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu')
+
+tidy: build
+	clang-tidy -p $(BUILD) --quiet $$(git ls-files 'src/*.cpp' 'nvme/*.cpp' 'offload/*.cpp' 'cpu_adam/*.cpp')
+
+clean:
+	rm -rf build
