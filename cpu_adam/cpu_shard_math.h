@@ -1,0 +1,36 @@
+// CpuShardMath: casts, accumulation and gradient statistics on the host.
+#pragma once
+
+#include <span>
+
+#include "core/parallel.h"
+#include "core/shard_optimizer.h"
+#include "cpu_adam/isa.h"
+
+namespace strata::cpu_adam {
+
+struct ShardKernels;
+
+// ShardMath over shards in host memory. Types are F32, BF16 and F16 in any combination; each span is aligned to its
+// element type. Owns nothing; `parallel` must outlive it. Threads: one caller at a time. Each call returns when its
+// work is done. The same input gives the same bits on every ISA and thread count; see [Note: norm order] in
+// adam_scalar.h. Throws: ContractViolation for other types and for sizes that do not match.
+class CpuShardMath final : public ShardMath {
+ public:
+  // Throws: ConfigError, see resolve_isa.
+  explicit CpuShardMath(Parallel& parallel, Isa isa = Isa::Auto);
+
+  // Requires: the spans do not overlap.
+  void cast(TensorSpan destination, TensorSpan source) override;
+  void accumulate(TensorSpan destination, TensorSpan source) override;
+  void block_sums_of_squares(TensorSpan values, std::span<double> sums) override;
+
+  // The path taken; never Auto.
+  Isa isa() const;
+
+ private:
+  Parallel& parallel_;
+  const ShardKernels& kernels_;
+};
+
+}  // namespace strata::cpu_adam

@@ -1,0 +1,186 @@
+// The arithmetic of core/adam_math.h against the same formula in double.
+#include <gtest/gtest.h>
+
+#include <sys/mman.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu_adam/cpu_adamw.h"
+
+namespace strata::cpu_adam {
+namespace {
+
+// torch.optim.AdamW for one element, in double.
+struct ReferenceAdam {
+  double param, exp_avg, exp_avg_sq;
+  double update = 0;  // size of the last change that is not decay
+  double denom = 0;
+
+  void step(const StepContext& c, double grad, bool decay) {
+    const double t = static_cast<double>(c.step);
+    const double g = grad * static_cast<double>(c.grad_scale);
+    if (decay) param *= 1 - c.learning_rate * c.weight_decay;
+    exp_avg = c.beta1 * exp_avg + (1 - c.beta1) * g;
+    exp_avg_sq = c.beta2 * exp_avg_sq + (1 - c.beta2) * g * g;
+    denom = std::sqrt(exp_avg_sq) / std::sqrt(1 - std::pow(c.beta2, t)) + c.epsilon;
+    update = c.learning_rate / (1 - std::pow(c.beta1, t)) * exp_avg / denom;
+    param -= update;
+  }
+};
+
+// fp32 training of one run of elements through CpuAdamW.
+struct FloatRun {
+  std::vector<float> param, grad, exp_avg, exp_avg_sq;
+
+  explicit FloatRun(std::size_t numel) : param(numel), grad(numel), exp_avg(numel), exp_avg_sq(numel) {}
+  void step(ShardOptimizer& optimizer, const StepContext& context, bool decay = true) {
+    const auto span_of = [](std::vector<float>& values) {
+      return TensorSpan{reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()};
+    };
+    const std::vector<TensorSpan> states = {span_of(exp_avg), span_of(exp_avg_sq)};
+    const std::vector<Segment> segments = {
+        {.name = "p", .shape = {}, .offset = 0, .numel = param.size(), .decay = decay}};
+    optimizer.step(context, {span_of(param), span_of(grad), states, segments}).wait();
+  }
+};
+
+class AdamReference : public ::testing::Test {
+ protected:
+  std::unique_ptr<Parallel> parallel_ = make_thread_pool(1);
+  CpuAdamW optimizer_{*parallel_};
+};
+
+// Bounds with u = 2^-24, the relative error of one fp32 rounding. Every constant is itself rounded once (u).
+//   exp_avg: g = 1u; 1 - beta1 = 1u; g - m = 1u; the fused sum rounds once more:  u|m'| + 3u (1-beta1)(|g| + |m|)
+//   exp_avg_sq: a sum of positive terms, each with at most 5 roundings, + 1:       6u v'
+//   denom: sqrt halves 6u and rounds: 4u; its factor 1u; the fused sum 1u:          6u denom
+//   update: exp_avg's error over denom, + denom 6u + division 1u + step size 1u:    8u |update|
+//   param: decay's factor and product 2u |p|, the fused sum u |p'|
+// The tests allow one more u on each for second-order terms, and 2^-149 for results below the normal range.
+TEST_F(AdamReference, OneStepStaysWithinTheDerivedBound) {
+  constexpr double u = 0x1p-24, tiny = 0x1p-148;
+  constexpr std::size_t numel = 100000;
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> exponent(-30, 10);
+  FloatRun run(numel);
+  for (std::size_t i = 0; i < numel; ++i) {
+    run.param[i] = normal(random) * std::exp2(exponent(random));
+    run.grad[i] = normal(random) * std::exp2(exponent(random));
+    run.exp_avg[i] = normal(random) * std::exp2(exponent(random));
+    run.exp_avg_sq[i] = std::abs(normal(random)) * std::exp2(2 * exponent(random));
+  }
+  const FloatRun before = run;
+  const StepContext context = {
+      .step = 17, .learning_rate = 3e-3, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 0.3f};
+
+  run.step(optimizer_, context);
+
+  for (std::size_t i = 0; i < numel; ++i) {
+    const double p = static_cast<double>(before.param[i]), m = static_cast<double>(before.exp_avg[i]);
+    const double g = static_cast<double>(before.grad[i]) * static_cast<double>(context.grad_scale);
+    ReferenceAdam expected = {p, m, static_cast<double>(before.exp_avg_sq[i])};
+    expected.step(context, static_cast<double>(before.grad[i]), true);
+    const double m_bound = u * (2 * std::abs(expected.exp_avg) + 4 * 0.1 * (std::abs(g) + std::abs(m))) + tiny;
+    const double scale = context.learning_rate / (1 - std::pow(0.9, 17)) / expected.denom;
+    const double p_bound =
+        u * (3 * std::abs(p) + 2 * std::abs(expected.param) + 9 * std::abs(expected.update)) + scale * m_bound + tiny;
+    ASSERT_NEAR(static_cast<double>(run.exp_avg[i]), expected.exp_avg, m_bound) << i;
+    ASSERT_NEAR(static_cast<double>(run.exp_avg_sq[i]), expected.exp_avg_sq, 7 * u * expected.exp_avg_sq + tiny) << i;
+    ASSERT_NEAR(static_cast<double>(run.param[i]), expected.param, p_bound) << i;
+  }
+}
+
+// With eps 1e-3 and gradients of 1e-4 eps dominates the denominator: adding it before bias correction would make the
+// first step 30 times smaller.
+TEST_F(AdamReference, EpsilonIsAddedAfterBiasCorrection) {
+  FloatRun run(33);
+  std::vector<ReferenceAdam> expected(33, {0.5, 0, 0});
+  for (std::size_t i = 0; i < 33; ++i) run.param[i] = 0.5f;
+  for (std::int64_t t = 1; t <= 3; ++t) {
+    const StepContext context = {.step = t, .learning_rate = 1e-2, .epsilon = 1e-3, .weight_decay = 0.01};
+    for (std::size_t i = 0; i < 33; ++i) {
+      run.grad[i] = 1e-4f * static_cast<float>(i + 1) / 16.0f;
+      expected[i].step(context, static_cast<double>(run.grad[i]), true);
+    }
+
+    run.step(optimizer_, context);
+  }
+
+  // Three steps add at most 3 x (3 + 1) roundings of a parameter of 0.5, that is 12 x 2^-25; the updates are far
+  // smaller.
+  for (std::size_t i = 0; i < 33; ++i) {
+    EXPECT_NEAR(static_cast<double>(run.param[i]), expected[i].param, 12 * 0x1p-25) << i;
+  }
+}
+
+TEST_F(AdamReference, AZeroGradientOnFreshStatesOnlyDecays) {
+  FloatRun run(9);
+  run.param.assign(9, 2.0f);
+
+  run.step(optimizer_, {.step = 1, .learning_rate = 0.5, .weight_decay = 0.5});
+
+  EXPECT_EQ(run.param, std::vector<float>(9, 1.5f));
+  EXPECT_EQ(run.exp_avg, std::vector<float>(9, 0.0f));
+}
+
+TEST_F(AdamReference, WithoutDecayAZeroGradientChangesNoBit) {
+  FloatRun run(4);
+  run.param = {-0.0f, 1e-42f, 3.4e38f, 0.1f};
+  const std::vector<float> before = run.param;
+
+  run.step(optimizer_, {.step = 1, .learning_rate = 0.5, .weight_decay = 0.5}, false);
+
+  // Compared as bits; -0 - (+0) stays -0.
+  EXPECT_EQ(std::memcmp(run.param.data(), before.data(), 16), 0);
+}
+
+TEST_F(AdamReference, SubnormalGradientsAreNotFlushed) {
+  FloatRun run(16);
+  run.grad.assign(16, 1e-40f);
+
+  run.step(optimizer_, {.step = 1, .learning_rate = 1, .epsilon = 1e-30});
+
+  EXPECT_NEAR(static_cast<double>(run.exp_avg[15]), 1e-41, 0x1p-148);
+  EXPECT_LT(run.param[15], 0.0f);
+}
+
+TEST_F(AdamReference, NonFiniteGradientsAreNotHidden) {
+  FloatRun run(3);
+  run.grad = {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1.0f};
+
+  run.step(optimizer_, {.step = 1, .learning_rate = 1e-3});
+
+  EXPECT_TRUE(std::isnan(run.param[0]));  // infinity / infinity
+  EXPECT_TRUE(std::isnan(run.param[1]));
+  EXPECT_TRUE(std::isfinite(run.param[2]));
+}
+
+// 2^31 + 5 elements of address space, of which only the last five are ever touched.
+TEST_F(AdamReference, ElementsBehindTwoToThe31AreUpdated) {
+  constexpr std::size_t numel = (std::size_t{1} << 31) + 5;
+  constexpr std::size_t bytes = numel * sizeof(float);
+  std::vector<TensorSpan> arrays;
+  for (int i = 0; i < 4; ++i) {
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) GTEST_SKIP() << "this machine refuses 32 GiB of untouched address space";
+    arrays.push_back({static_cast<std::byte*>(mapped), DType::F32, numel});
+  }
+  for (std::size_t i = numel - 5; i < numel; ++i) arrays[1].as<float>()[i] = 1.0f;
+  const std::vector<TensorSpan> states = {arrays[2], arrays[3]};
+  const std::vector<Segment> segments = {{.name = "end", .shape = {}, .offset = numel - 5, .numel = 5, .decay = true}};
+
+  optimizer_.step({.step = 1, .learning_rate = 1e-2}, {arrays[0], arrays[1], states, segments}).wait();
+
+  for (std::size_t i = numel - 5; i < numel; ++i) EXPECT_NEAR(arrays[0].as<float>()[i], -1e-2f, 1e-8f);
+  EXPECT_EQ(arrays[0].as<float>()[numel - 6], 0.0f);
+  for (const TensorSpan& array : arrays) EXPECT_EQ(munmap(array.data, bytes), 0);
+}
+
+}  // namespace
+}  // namespace strata::cpu_adam
