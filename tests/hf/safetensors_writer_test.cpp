@@ -1,0 +1,186 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/error.h"
+#include "hf/safetensors.h"
+#include "hf/temporary_folder.h"
+
+namespace strata::hf {
+namespace {
+
+namespace fs = std::filesystem;
+using test::read_file;
+using test::TemporaryFolder;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  return names;
+}
+
+std::uint64_t bytes_of_tensor(const TensorToWrite& tensor) {
+  std::uint64_t bytes = bytes_of(tensor.dtype);
+  for (const std::int64_t dimension : tensor.shape) bytes *= static_cast<std::uint64_t>(dimension);
+  return bytes;
+}
+
+// Contents that tell tensor and place apart.
+std::vector<std::string> contents_of(std::span<const TensorToWrite> tensors, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::string> contents;
+  for (const TensorToWrite& tensor : tensors) {
+    std::string& bytes = contents.emplace_back(bytes_of_tensor(tensor), '\0');
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<char>(random() & 0xff); });
+  }
+  return contents;
+}
+
+TensorProducer producer_of(const std::vector<std::string>& contents) {
+  return [&contents](std::size_t tensor, std::uint64_t offset_bytes, std::span<std::byte> destination) {
+    const auto source = std::as_bytes(std::span(contents.at(tensor))).subspan(offset_bytes, destination.size());
+    std::copy(source.begin(), source.end(), destination.begin());
+  };
+}
+
+void expect_round_trip(const fs::path& folder, std::span<const TensorToWrite> tensors,
+                       const std::vector<std::string>& contents) {
+  const TensorCatalog catalog = TensorCatalog::open_folder(folder);
+  ASSERT_EQ(catalog.tensors().size(), tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo* tensor = catalog.find(tensors[i].name);
+    ASSERT_NE(tensor, nullptr) << tensors[i].name;
+    EXPECT_EQ(tensor->dtype, tensors[i].dtype);
+    EXPECT_EQ(tensor->shape, tensors[i].shape);
+    std::string bytes(tensor->bytes, '?');
+    catalog.read(*tensor, 0, std::as_writable_bytes(std::span(bytes)));
+    EXPECT_EQ(bytes, contents[i]) << tensors[i].name;
+  }
+}
+
+const std::vector<TensorToWrite> kTensors = {{"w", DType::F32, {3, 5}},
+                                             {"empty", DType::F32, {0, 64}},
+                                             {"scalar", DType::F32, {}},
+                                             {"b", DType::BF16, {33}},
+                                             {"quoted \"name\"", DType::U8, {7}}};
+
+TEST(SafetensorsWriter, WhatIsWrittenIsReadBack) {
+  constexpr unsigned kSeed = 1;
+  SCOPED_TRACE("seed " + std::to_string(kSeed));
+  const std::vector<std::string> contents = contents_of(kTensors, kSeed);
+  for (const std::size_t buffer_bytes :
+       {std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{100}, std::size_t{4096}}) {
+    SCOPED_TRACE("buffer of " + std::to_string(buffer_bytes));
+    const TemporaryFolder folder;
+    std::vector<std::byte> buffer(buffer_bytes);
+
+    write_safetensors(folder.path(), kTensors, producer_of(contents), buffer);
+
+    EXPECT_THAT(names_in(folder.path()), ElementsAre("model.safetensors"));
+    expect_round_trip(folder.path(), kTensors, contents);
+  }
+}
+
+TEST(SafetensorsWriter, TheHeaderIsPaddedSoThatDataIsAligned) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+  for (std::size_t length = 1; length <= 8; ++length) {
+    const std::vector<TensorToWrite> tensors = {{std::string(length, 'n'), DType::F32, {1}}};
+    const std::vector<std::string> contents = {"1234"};
+
+    write_safetensors(folder.path(), tensors, producer_of(contents), buffer);
+
+    EXPECT_EQ(TensorCatalog::open_folder(folder.path()).tensors().begin()->second.offset_bytes % 8, 0u);
+  }
+}
+
+TEST(SafetensorsWriter, SaysFormatPt) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+
+  write_safetensors(folder.path(), {}, nullptr, buffer);
+
+  EXPECT_EQ(TensorCatalog::open_folder(folder.path()).metadata().at("format"), "pt");
+}
+
+TEST(SafetensorsWriter, SplitsIntoShardsWithAnIndex) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+  const std::vector<TensorToWrite> tensors = {
+      {"a", DType::U8, {60}}, {"b", DType::U8, {40}}, {"c", DType::U8, {150}}, {"d", DType::U8, {1}}};
+  const std::vector<std::string> contents = contents_of(tensors, 2);
+
+  write_safetensors(folder.path(), tensors, producer_of(contents), buffer, {.stem = "model", .max_shard_bytes = 100});
+
+  EXPECT_THAT(names_in(folder.path()),
+              UnorderedElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                   "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+  const auto index = nlohmann::json::parse(read_file(folder / "model.safetensors.index.json"));
+  EXPECT_EQ(index.at("metadata").at("total_size"), 251);
+  EXPECT_EQ(index.at("weight_map").at("b"), "model-00001-of-00003.safetensors");
+  EXPECT_EQ(index.at("weight_map").at("c"), "model-00002-of-00003.safetensors");
+  expect_round_trip(folder.path(), tensors, contents);
+}
+
+TEST(SafetensorsWriter, AStemNamesTheFilesAndTheReaderFindsThem) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {60}}, {"b", DType::U8, {40}}};
+  const std::vector<std::string> contents = contents_of(tensors, 3);
+
+  write_safetensors(folder.path(), tensors, producer_of(contents), buffer,
+                    {.stem = "optimizer", .max_shard_bytes = 60});
+
+  EXPECT_EQ(TensorCatalog::open_folder(folder.path(), "optimizer").tensors().size(), 2u);
+}
+
+TEST(SafetensorsWriter, ProducesInOrderAndNeverSplitsAnElement) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(70);
+  const std::vector<TensorToWrite> tensors = {{"a", DType::F64, {20}}, {"b", DType::F32, {3}}};
+  std::vector<std::array<std::uint64_t, 3>> calls;
+
+  write_safetensors(
+      folder.path(), tensors,
+      [&](std::size_t tensor, std::uint64_t offset, std::span<std::byte> destination) {
+        std::fill(destination.begin(), destination.end(), std::byte{1});
+        calls.push_back({tensor, offset, destination.size()});
+      },
+      buffer);
+
+  EXPECT_THAT(calls, ElementsAre(ElementsAre(0, 0, 64), ElementsAre(0, 64, 64), ElementsAre(0, 128, 32),
+                                 ElementsAre(1, 0, 12)));
+}
+
+TEST(SafetensorsWriter, ATooSmallFileSystemIsFoundBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+  const std::vector<TensorToWrite> tensors = {{"huge", DType::F64, {std::int64_t{1} << 56}}};
+
+  try {
+    write_safetensors(
+        folder.path(), tensors, [](auto...) { FAIL() << "was asked for bytes"; }, buffer);
+    FAIL() << "accepted";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.failure().errno_value, ENOSPC);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("free"));
+  }
+  EXPECT_THAT(names_in(folder.path()), ElementsAre());
+}
+
+TEST(SafetensorsWriter, EqualNamesAreTheCallersMistake) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(64);
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {0}}, {"a", DType::U8, {0}}};
+
+  EXPECT_THROW(write_safetensors(folder.path(), tensors, nullptr, buffer), ContractViolation);
+}
+
+}  // namespace
+}  // namespace strata::hf
