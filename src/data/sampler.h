@@ -8,14 +8,14 @@
 
 namespace strata::data {
 
-// A right-padded micro-batch on the host. Positions t of row b hold tokens[b*T + t]; labels are shifted: labels[b*T + t] is the
-// token that position t must predict (tokens[b*T + t + 1] where that one is trained), -100 elsewhere.
+// A right-padded micro-batch on the host. Positions t of row b hold tokens[b*T + t]; labels are shifted: labels[b*T +
+// t] is the token that position t must predict (tokens[b*T + t + 1] where that one is trained), -100 elsewhere.
 struct Batch {
-  std::int64_t sequences = 0;       // B
-  std::int64_t tokens_each = 0;     // T: the longest sample of the batch, at most max_tokens
-  std::vector<std::int64_t> tokens; // [B, T]
-  std::vector<std::int64_t> labels; // [B, T]
-  std::int64_t target_tokens = 0;   // labels that are not -100
+  std::int64_t sequences = 0;        // B
+  std::int64_t tokens_each = 0;      // T: the longest sample of the batch, at most max_tokens
+  std::vector<std::int64_t> tokens;  // [B, T]
+  std::vector<std::int64_t> labels;  // [B, T]
+  std::int64_t target_tokens = 0;    // labels that are not -100
 };
 
 // Where a run stands; written into checkpoints.
@@ -24,7 +24,8 @@ struct SamplerState {
   std::uint64_t position = 0;  // samples consumed of this epoch
 };
 
-// Shuffles every epoch anew from (seed, epoch) with a generator of its own (the same on every platform). Not thread-safe.
+// Shuffles every epoch anew from (seed, epoch) with a generator of its own (the same on every platform). Not
+// thread-safe.
 class Sampler {
  public:
   enum class Order : std::uint8_t { Shuffled, Sequential };

@@ -26,9 +26,9 @@ class TokenFile {
 
   std::size_t samples() const;
   Sample sample(std::size_t index) const;
-  std::uint64_t tokens() const;           // in all samples
-  std::uint64_t trained_tokens() const;   // targets in all samples
-  std::uint32_t max_token() const;        // largest id in the file
+  std::uint64_t tokens() const;          // in all samples
+  std::uint64_t trained_tokens() const;  // targets in all samples
+  std::uint32_t max_token() const;       // largest id in the file
 
  private:
   struct Impl;
