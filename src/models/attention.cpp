@@ -1,0 +1,33 @@
+#include "models/attention.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <limits>
+#include <optional>
+
+namespace strata::models {
+
+at::Tensor sliding_window_mask(std::int64_t tokens, std::int64_t window, const at::TensorOptions& type) {
+  const double hidden = -std::numeric_limits<double>::infinity();
+  // Minus infinity above the diagonal, plus minus infinity below the window: triu and tril leave zero on their other
+  // side.
+  at::Tensor mask = at::full({tokens, tokens}, hidden, type);
+  mask.triu_(1);
+  if (tokens > window) mask.add_(at::full({tokens, tokens}, hidden, type).tril_(-window));
+  return mask;
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::int64_t window) {
+  const std::int64_t sequences = q.size(0);
+  const std::int64_t tokens = q.size(2);
+  std::optional<at::Tensor> mask;
+  if (window > 0 && window < tokens) mask = sliding_window_mask(tokens, window, q.options());
+  // The flash kernel of the CPU is taken for both forms: it holds blocks of scores and never [B, heads, T, T], shares
+  // key heads without copies, and gives each (sequence, head) to one thread, so its bits do not depend on threads.
+  const at::Tensor out = at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/!mask,
+                                                          /*scale=*/std::nullopt, /*enable_gqa=*/true);
+  return out.transpose(1, 2).reshape({sequences, tokens, -1});
+}
+
+}  // namespace strata::models

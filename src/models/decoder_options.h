@@ -1,0 +1,25 @@
+// Settings of a decoder that change bits or memory, but not the mathematics.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace strata::models {
+
+struct DecoderOptions {
+  // GroupType computes in the type of the weights. Fp32 upcasts a weight each time it is used and keeps activations in
+  // fp32: for hosts whose 16-bit matrix products are slower than fp32 ones.
+  enum class Compute : std::uint8_t { GroupType, Fp32 };
+
+  at::ScalarType group_type = at::kFloat;  // of gathered weights: kFloat or kBFloat16
+  Compute compute = Compute::GroupType;
+  std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits
+};
+
+// The type of activations and of the weights inside matrix products.
+inline at::ScalarType compute_type(const DecoderOptions& options) {
+  return options.compute == DecoderOptions::Compute::Fp32 ? at::kFloat : options.group_type;
+}
+
+}  // namespace strata::models

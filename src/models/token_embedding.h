@@ -1,0 +1,30 @@
+// First layer of a decoder: token ids to hidden states.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "hf/model_config.h"
+#include "models/decoder_options.h"
+#include "zero/layer.h"
+
+namespace strata::models {
+
+class TokenEmbedding final : public zero::EmbeddingLayer {
+ public:
+  static zero::GroupDecl declare(const hf::ModelConfig& config);
+
+  TokenEmbedding(const hf::ModelConfig& config, const DecoderOptions& options, std::size_t group);
+
+  const std::vector<std::size_t>& groups() const override { return groups_; }
+  // Throws: DataError for a token outside the vocabulary.
+  at::Tensor forward(const zero::MicroBatch& batch, zero::LayerParams params) override;
+
+ private:
+  std::vector<std::size_t> groups_;
+  std::int64_t vocab_size_;
+  at::ScalarType compute_;
+};
+
+}  // namespace strata::models
