@@ -1,0 +1,238 @@
+#include "zero/torch_layer_compute.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "zero/layer.h"
+
+namespace strata::zero {
+namespace {
+
+at::ScalarType scalar_type(DType type) {
+  STRATA_EXPECTS(type == DType::F32 || type == DType::BF16, "torch computes weights of fp32 or bf16");
+  return type == DType::F32 ? at::kFloat : at::kBFloat16;
+}
+
+c10::DataPtr borrowed(void* data) {
+  return {data, c10::Device(c10::DeviceType::CPU)};
+}
+
+// The parameters of one group as leaves whose storages are re-pointed at whatever memory the group is gathered into.
+class TensorBinding final : public StorageBinding {
+ public:
+  TensorBinding(const FlatLayout& layout, at::ScalarType type) {
+    for (std::size_t i = 0; i < layout.params().size(); ++i) {
+      const ParamSlot& slot = layout.params()[i];
+      const std::size_t bytes = slot.numel * c10::elementSize(type);
+      auto storage =
+          c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, borrowed(nullptr),
+                                                /*allocator=*/nullptr, /*resizable=*/false);
+      at::Tensor tensor = at::empty({0}, at::TensorOptions(type));
+      tensor.set_(c10::Storage(storage), 0, layout.group().params[i].shape);
+      tensors_.push_back(tensor.requires_grad_(true));
+      storages_.push_back(std::move(storage));
+      offsets_bytes_.push_back(slot.offset * c10::elementSize(type));
+    }
+  }
+
+  void bind(std::byte* data) override {
+    STRATA_EXPECTS(data != nullptr, "a group is bound to memory");
+    for (std::size_t i = 0; i < storages_.size(); ++i) {
+      storages_[i]->set_data_ptr_noswap(borrowed(data + offsets_bytes_[i]));
+    }
+    bound_ = true;
+  }
+  void unbind() override {
+    for (const auto& storage : storages_) storage->set_data_ptr_noswap(borrowed(nullptr));
+    bound_ = false;
+  }
+
+  bool bound() const { return bound_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages_;
+  std::vector<std::size_t> offsets_bytes_;
+  bool bound_ = false;
+};
+
+class TorchLayerCompute final : public LayerCompute {
+ public:
+  TorchLayerCompute(std::unique_ptr<Model> model, DType type, std::size_t world)
+      : model_(std::move(model)), type_(scalar_type(type)) {
+    for (const GroupDecl& group : model_->groups()) {
+      layouts_.emplace_back(group, world);
+      bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
+    }
+    inputs_.resize(layers());
+  }
+
+  const std::vector<FlatLayout>& layouts() const override { return layouts_; }
+  std::size_t layers() const override { return model_->blocks() + 2; }
+  const std::vector<std::size_t>& groups_of(std::size_t layer) const override {
+    if (layer == 0) return model_->embedding().groups();
+    return layer == last() ? model_->head().groups() : model_->block(layer - 1).groups();
+  }
+  StorageBinding& binding(std::size_t group) override { return *bindings_.at(group); }
+
+  void begin(const BatchView& batch, Pass pass) override;
+  void forward(std::size_t layer) override;
+  void backward(std::size_t layer, std::span<std::byte* const> grads) override;
+  LossSum loss() const override { return loss_; }
+  std::span<const float> logits() const override {
+    STRATA_EXPECTS(logits_.defined(), "logits exist once the last layer of a Generate pass has run");
+    return {logits_.const_data_ptr<float>(), static_cast<std::size_t>(logits_.numel())};
+  }
+  void end() override;
+
+ private:
+  std::size_t last() const { return layers() - 1; }
+  std::vector<at::Tensor> params_of(std::size_t layer) const;
+  at::Tensor run(std::size_t layer, const at::Tensor& input, LayerParams params);
+  void finish_forward(const at::Tensor& hidden, LayerParams params);
+  // Gradients of `layer`'s parameters, in the order of params_of(); leaves that of its input in grad_hidden_.
+  std::vector<at::Tensor> differentiate(std::size_t layer, const std::vector<at::Tensor>& params);
+  void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
+
+  std::unique_ptr<Model> model_;
+  at::ScalarType type_;
+  std::vector<FlatLayout> layouts_;
+  std::vector<std::unique_ptr<TensorBinding>> bindings_;
+
+  Pass pass_ = Pass::Train;
+  MicroBatch batch_;
+  std::vector<at::Tensor> inputs_;  // [B, T, H] by layer; undefined where not (or no longer) needed
+  at::Tensor grad_hidden_;          // d(loss_sum)/d(output) of the next layer that backward() visits
+  at::Tensor logits_;
+  LossSum loss_;
+};
+
+at::Tensor copy_ids(std::span<const std::int64_t> ids, std::int64_t sequences, std::int64_t tokens_each) {
+  STRATA_EXPECTS(ids.size() == static_cast<std::size_t>(sequences * tokens_each), "a batch holds [B, T] ids");
+  at::Tensor copy = at::empty({sequences, tokens_each}, at::kLong);
+  std::copy(ids.begin(), ids.end(), copy.mutable_data_ptr<std::int64_t>());
+  return copy;
+}
+
+void TorchLayerCompute::begin(const BatchView& batch, Pass pass) {
+  end();
+  pass_ = pass;
+  batch_.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
+  if (pass != Pass::Generate) batch_.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
+}
+
+void TorchLayerCompute::end() {
+  batch_ = {};
+  std::fill(inputs_.begin(), inputs_.end(), at::Tensor());
+  grad_hidden_ = {};
+  logits_ = {};
+  loss_ = {};
+}
+
+std::vector<at::Tensor> TorchLayerCompute::params_of(std::size_t layer) const {
+  std::vector<at::Tensor> params;
+  for (const std::size_t group : groups_of(layer)) {
+    const TensorBinding& binding = *bindings_[group];
+    STRATA_EXPECTS(binding.bound(), "layer " + std::to_string(layer) + " runs while group " +
+                                        layouts_[group].group().name + " is not bound to memory");
+    params.insert(params.end(), binding.tensors().begin(), binding.tensors().end());
+  }
+  return params;
+}
+
+at::Tensor TorchLayerCompute::run(std::size_t layer, const at::Tensor& input, LayerParams params) {
+  return layer == 0 ? model_->embedding().forward(batch_, params)
+                    : model_->block(layer - 1).forward(batch_, input, params);
+}
+
+void TorchLayerCompute::forward(std::size_t layer) {
+  STRATA_EXPECTS(batch_.tokens.defined(), "forward needs a micro-batch: call begin()");
+  STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "layers run in order");
+  const c10::AutoGradMode no_grad(false);
+  const std::vector<at::Tensor> params = params_of(layer);
+  if (layer == last()) {
+    finish_forward(std::exchange(inputs_[layer], {}), params);
+    return;
+  }
+  inputs_[layer + 1] = run(layer, inputs_[layer], params);
+  if (pass_ != Pass::Train) inputs_[layer] = {};
+}
+
+void TorchLayerCompute::finish_forward(const at::Tensor& hidden, LayerParams params) {
+  STRATA_EXPECTS(pass_ != Pass::Train, "in training the last layer runs in backward()");
+  if (pass_ == Pass::Evaluate) {
+    const LossLayer::Result result = model_->head().loss(batch_, hidden, params, LossLayer::Want::Loss);
+    loss_ = {result.loss_sum, result.tokens};
+    return;
+  }
+  const at::Tensor last_position = hidden.select(1, hidden.size(1) - 1).contiguous();
+  logits_ = model_->head().logits(last_position, params).contiguous();
+}
+
+std::vector<at::Tensor> TorchLayerCompute::differentiate(std::size_t layer, const std::vector<at::Tensor>& params) {
+  if (layer == last()) {
+    LossLayer::Result result =
+        model_->head().loss(batch_, std::exchange(inputs_[layer], {}), params, LossLayer::Want::LossAndGrads);
+    loss_ = {result.loss_sum, result.tokens};
+    grad_hidden_ = std::move(result.grad_hidden);
+    return std::move(result.grad_params);
+  }
+  const c10::AutoGradMode grad(true);
+  std::vector<at::Tensor> wanted = params;
+  at::Tensor input;
+  if (layer > 0) {
+    input = std::exchange(inputs_[layer], {}).detach().requires_grad_(true);
+    wanted.insert(wanted.begin(), input);
+  }
+  const at::Tensor output = run(layer, input, params);
+  std::vector<at::Tensor> gradients = torch::autograd::grad({output}, wanted, {std::exchange(grad_hidden_, {})});
+  if (layer > 0) {
+    grad_hidden_ = std::move(gradients.front());
+    gradients.erase(gradients.begin());
+  }
+  return gradients;
+}
+
+void TorchLayerCompute::backward(std::size_t layer, std::span<std::byte* const> grads) {
+  STRATA_EXPECTS(pass_ == Pass::Train, "only a Train pass has a backward");
+  STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "backward visits each layer once, after the whole forward");
+  STRATA_EXPECTS(layer == last() || grad_hidden_.defined(), "backward visits the layers from the last to the first");
+  pack(layer, differentiate(layer, params_of(layer)), grads);
+}
+
+void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> gradients,
+                             std::span<std::byte* const> flat) const {
+  const std::vector<std::size_t>& groups = groups_of(layer);
+  STRATA_EXPECTS(flat.size() == groups.size(), "one flat gradient per group that the layer names");
+  const std::size_t element_bytes = c10::elementSize(type_);
+  std::size_t next = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const FlatLayout& layout = layouts_[groups[g]];
+    for (std::size_t p = 0; p < layout.params().size(); ++p) {
+      const std::vector<std::int64_t>& shape = layout.group().params[p].shape;
+      at::from_blob(flat[g] + layout.params()[p].offset * element_bytes, shape, at::TensorOptions(type_))
+          .copy_(gradients[next++]);
+    }
+    layout.for_each_gap([&](std::size_t offset, std::size_t numel) {
+      std::memset(flat[g] + offset * element_bytes, 0, numel * element_bytes);
+    });
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world) {
+  STRATA_EXPECTS(model != nullptr, "a model to compute");
+  return std::make_unique<TorchLayerCompute>(std::move(model), type, world);
+}
+
+}  // namespace strata::zero
