@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu_adam/encodings.h"
+#include "core/encodings.h"
 
 namespace strata::cpu_adam::scalar {
 namespace {

@@ -5,7 +5,8 @@
 
 #include <type_traits>
 
-#include "cpu_adam/encodings.h"
+#include "core/encodings.h"
+#include "hwy/cache_control.h"
 
 // Targets without fused multiply-add are left out: Highway's MulAdd would round twice there (docs/numerics.md, 2).
 #define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_SSSE3)
@@ -37,37 +38,81 @@ AdamRun remainder(const AdamRun& run, std::size_t first) {
   return rest;
 }
 
-// adam_update of core/adam_math.h, line by line.
+using FloatVector = hn::Vec<Floats>;
+
+// The constants of a step in every lane, and the run's arrays: locals of the loop, so that stores cannot alias them.
+template <typename Grad>
+struct VectorStep {
+  VectorStep(const AdamConstants& constants, const AdamRun& run)
+      : grad_scale(hn::Set(Floats(), constants.grad_scale)),
+        one_minus_beta1(hn::Set(Floats(), constants.one_minus_beta1)),
+        beta2(hn::Set(Floats(), constants.beta2)),
+        one_minus_beta2(hn::Set(Floats(), constants.one_minus_beta2)),
+        inv_sqrt_bias_correction2(hn::Set(Floats(), constants.inv_sqrt_bias_correction2)),
+        epsilon(hn::Set(Floats(), constants.epsilon)),
+        negative_step_size(hn::Set(Floats(), constants.negative_step_size)),
+        decay_factor(hn::Set(Floats(), run.decay_factor)),
+        grad(stored_as<Grad>(run.grad)),
+        master(run.master),
+        exp_avg(run.exp_avg),
+        exp_avg_sq(run.exp_avg_sq) {}
+
+  // adam_update of core/adam_math.h for the elements [i, i + kLanes), line by line. Returns the new masters.
+  HWY_INLINE FloatVector update(std::size_t i) const {
+    const Floats d;
+    const auto g = hn::Mul(load(d, Grad(), grad + i), grad_scale);
+    auto m = hn::LoadU(d, exp_avg + i);
+    m = hn::MulAdd(one_minus_beta1, hn::Sub(g, m), m);
+    auto v = hn::LoadU(d, exp_avg_sq + i);
+    v = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(beta2, v));
+    const auto denom = hn::MulAdd(hn::Sqrt(v), inv_sqrt_bias_correction2, epsilon);
+    const auto decayed = hn::Mul(hn::LoadU(d, master + i), decay_factor);
+    const auto updated = hn::MulAdd(negative_step_size, hn::Div(m, denom), decayed);
+    hn::StoreU(m, d, exp_avg + i);
+    hn::StoreU(v, d, exp_avg_sq + i);
+    hn::StoreU(updated, d, master + i);
+    return updated;
+  }
+
+  FloatVector grad_scale, one_minus_beta1, beta2, one_minus_beta2, inv_sqrt_bias_correction2, epsilon;
+  FloatVector negative_step_size, decay_factor;
+  const typename Grad::Stored* grad;
+  float *master, *exp_avg, *exp_avg_sq;
+};
+
+// Whole vectors of 16-bit parameters, written past the cache: the step reads no parameter, so a plain store would first
+// fetch the line it overwrites, 2 bytes more per element. Measured 8 to 12 % faster; software prefetch gained nothing.
+// Requires: `param` is aligned to a vector. Returns the elements done, a multiple of 2 * kLanes.
+template <typename Param, typename Grad>
+std::size_t stream_pairs(const VectorStep<Grad> step, std::uint16_t* param, std::size_t numel) {
+  const Floats d;
+  const hn::ScalableTag<std::uint16_t> codes_tag;
+  std::size_t i = 0;
+  for (; i + 2 * kLanes <= numel; i += 2 * kLanes) {
+    const auto low = codes(d, Param(), step.update(i));
+    const auto high = codes(d, Param(), step.update(i + kLanes));
+    hn::Stream(hn::Combine(codes_tag, high, low), codes_tag, param + i);
+  }
+  hwy::FlushStream();  // streamed stores are weakly ordered: make them visible before the run counts as done
+  return i;
+}
+
 template <typename Param, typename Grad>
 void adam_run(const AdamConstants& constants, const AdamRun& run) {
   const Floats d;
-  const auto grad_scale = hn::Set(d, constants.grad_scale);
-  const auto one_minus_beta1 = hn::Set(d, constants.one_minus_beta1);
-  const auto beta2 = hn::Set(d, constants.beta2);
-  const auto one_minus_beta2 = hn::Set(d, constants.one_minus_beta2);
-  const auto inv_sqrt_bias_correction2 = hn::Set(d, constants.inv_sqrt_bias_correction2);
-  const auto epsilon = hn::Set(d, constants.epsilon);
-  const auto negative_step_size = hn::Set(d, constants.negative_step_size);
-  const auto decay_factor = hn::Set(d, run.decay_factor);
-  const auto* stored_grad = stored_as<Grad>(run.grad);
-  auto* stored_param = stored_as<Param>(run.param);
-
+  const VectorStep<Grad> step(constants, run);
+  auto* param = stored_as<Param>(run.param);
+  const std::size_t numel = run.numel;
   std::size_t i = 0;
-  for (; i + kLanes <= run.numel; i += kLanes) {
-    const auto g = hn::Mul(load(d, Grad(), stored_grad + i), grad_scale);
-    auto m = hn::LoadU(d, run.exp_avg + i);
-    m = hn::MulAdd(one_minus_beta1, hn::Sub(g, m), m);
-    auto v = hn::LoadU(d, run.exp_avg_sq + i);
-    v = hn::MulAdd(hn::Mul(one_minus_beta2, g), g, hn::Mul(beta2, v));
-    const auto denom = hn::MulAdd(hn::Sqrt(v), inv_sqrt_bias_correction2, epsilon);
-    const auto decayed = hn::Mul(hn::LoadU(d, run.master + i), decay_factor);
-    const auto master = hn::MulAdd(negative_step_size, hn::Div(m, denom), decayed);
-    hn::StoreU(m, d, run.exp_avg + i);
-    hn::StoreU(v, d, run.exp_avg_sq + i);
-    hn::StoreU(master, d, run.master + i);
-    if constexpr (!std::is_same_v<Param, F32>) store(d, Param(), master, stored_param + i);
+  if constexpr (!std::is_same_v<Param, F32>) {
+    if (reinterpret_cast<std::uintptr_t>(param) % (2 * kLanes * sizeof(*param)) == 0)
+      i = stream_pairs<Param, Grad>(step, param, numel);
   }
-  if (i < run.numel) scalar::kernels().adam[Param::kIndex][Grad::kIndex](constants, remainder<Param, Grad>(run, i));
+  for (; i + kLanes <= numel; i += kLanes) {
+    const auto updated = step.update(i);
+    if constexpr (!std::is_same_v<Param, F32>) store(d, Param(), updated, param + i);
+  }
+  if (i < numel) scalar::kernels().adam[Param::kIndex][Grad::kIndex](constants, remainder<Param, Grad>(run, i));
 }
 
 template <typename Destination, typename Source>

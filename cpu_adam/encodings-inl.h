@@ -8,7 +8,7 @@
 #define STRATA_ENCODINGS_INL_H
 #endif
 
-#include "cpu_adam/encodings.h"
+#include "core/encodings.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -57,8 +57,9 @@ HWY_INLINE void store(D d, F32, hn::Vec<D> value, float* to) {
   hn::StoreU(value, d, to);
 }
 
+// The 16-bit codes of float lanes, in half a vector.
 template <class D>
-HWY_INLINE void store(D, Bf16, hn::Vec<D> value, std::uint16_t* to) {
+HWY_INLINE hn::Vec<HalfBitsTag<D>> codes(D, Bf16, hn::Vec<D> value) {
   const BitsTag<D> du;
   const hn::RebindToSigned<D> di;
   const auto bits = hn::BitCast(du, value);
@@ -67,14 +68,12 @@ HWY_INLINE void store(D, Bf16, hn::Vec<D> value, std::uint16_t* to) {
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(du, 0x8000u)));
   const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
   // Below 2^16, so the saturating DemoteTo changes nothing.
-  const auto result = hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded));
-  const HalfBitsTag<D> half;
-  hn::StoreU(hn::DemoteTo(half, result), half, to);
+  return hn::DemoteTo(HalfBitsTag<D>(), hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
 }
 
 // float_to_half of core/numeric.h, its branches as selections; see there for the ranges.
 template <class D>
-HWY_INLINE void store(D, F16, hn::Vec<D> value, std::uint16_t* to) {
+HWY_INLINE hn::Vec<HalfBitsTag<D>> codes(D, F16, hn::Vec<D> value) {
   const BitsTag<D> du;
   const hn::RebindToSigned<D> di;
   const auto bits = hn::BitCast(du, value);
@@ -93,8 +92,12 @@ HWY_INLINE void store(D, F16, hn::Vec<D> value, std::uint16_t* to) {
   result = hn::IfThenElse(above(0x477fffff), hn::Set(du, 0x7c00u), result);
   const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ffu));
   result = hn::IfThenElse(above(0x7f800000), hn::Or(payload, hn::Set(du, 0x7e00u)), result);
-  const HalfBitsTag<D> half;
-  hn::StoreU(hn::DemoteTo(half, hn::BitCast(di, hn::Or(sign, result))), half, to);
+  return hn::DemoteTo(HalfBitsTag<D>(), hn::BitCast(di, hn::Or(sign, result)));
+}
+
+template <class D, class Encoding>
+HWY_INLINE void store(D d, Encoding encoding, hn::Vec<D> value, std::uint16_t* to) {
+  hn::StoreU(codes(d, encoding, value), HalfBitsTag<D>(), to);
 }
 
 }  // namespace strata::cpu_adam::HWY_NAMESPACE

@@ -10,11 +10,11 @@ namespace strata::cpu_adam {
 std::size_t encoding_index(DType dtype) {
   switch (dtype) {
     case DType::F32:
-      return 0;
+      return F32::kIndex;
     case DType::BF16:
-      return 1;
+      return Bf16::kIndex;
     case DType::F16:
-      return 2;
+      return F16::kIndex;
     default:
       break;
   }

@@ -7,9 +7,14 @@
 
 #include "core/adam_math.h"
 #include "core/dtype.h"
+#include "core/encodings.h"
 #include "cpu_adam/isa.h"
 
 namespace strata::cpu_adam {
+
+using encoding::Bf16;
+using encoding::F16;
+using encoding::F32;
 
 // Consecutive elements of one shard that are treated alike. Pointers are aligned to their element type and no further.
 struct AdamRun {
@@ -25,8 +30,19 @@ struct AdamRun {
 // Number of types that parameters and gradients may have.
 inline constexpr std::size_t kEncodings = 3;
 
-// Index of a type in the tables below. Throws: ContractViolation for anything but F32, BF16, F16.
+// Index of a type in the tables below, kIndex of its encoding. Throws: ContractViolation for anything but F32, BF16,
+// F16.
 std::size_t encoding_index(DType dtype);
+
+template <typename Encoding>
+const typename Encoding::Stored* stored_as(const std::byte* data) {
+  return reinterpret_cast<const typename Encoding::Stored*>(data);
+}
+
+template <typename Encoding>
+typename Encoding::Stored* stored_as(std::byte* data) {
+  return reinterpret_cast<typename Encoding::Stored*>(data);
+}
 
 // Every function touches exactly numel elements of each array, not a byte around them.
 struct ShardKernels {
