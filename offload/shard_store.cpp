@@ -138,7 +138,12 @@ Pin ShardStore::acquire(PieceId piece, Access access) {
   std::optional<Clock::time_point> blocked;
   note_access(lock, piece);
   while (!try_pin(lock, piece, access, pin, transfers)) {
-    if (!blocked) blocked = Clock::now();
+    if (!blocked) {
+      blocked = Clock::now();
+      // Already before the lock is given up below: the slot that then comes free is this caller's, not the
+      // prefetcher's. Not undone when try_pin() throws, as a failed store prefetches no more.
+      ++waiting_;
+    }
     if (!transfers.empty()) {
       lock.unlock();
       start(transfers);
@@ -146,11 +151,12 @@ Pin ShardStore::acquire(PieceId piece, Access access) {
       lock.lock();
       continue;
     }
-    ++waiting_;
     changed_.wait(lock);
-    --waiting_;
   }
-  if (blocked) stats_.stall_seconds += seconds_since(*blocked);
+  if (blocked) {
+    --waiting_;
+    stats_.stall_seconds += seconds_since(*blocked);
+  }
   prefetch(lock, transfers);
   lock.unlock();
   start(transfers);
@@ -164,7 +170,8 @@ bool ShardStore::try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Tra
   const bool exclusive = writes(access);
   if (p.writer || (exclusive && (p.pins > 0 || p.state == State::Leaving))) return false;
   if (p.state == State::Absent) {
-    const std::optional<std::size_t> slot = take_slot(lock, std::nullopt, transfers);
+    // A blocked caller needs one slot; it waits for the first page on its way out instead of emptying the cache.
+    const std::optional<std::size_t> slot = take_slot(lock, std::nullopt, 1, transfers);
     if (!slot) return false;
     if (reads(access)) {
       ++stats_.page_misses;
@@ -185,11 +192,11 @@ bool ShardStore::try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Tra
   return true;
 }
 
-// A free slot, or one whose page can go at once. When the page that should go is dirty, starts writing it and returns
-// nothing. `wanted_at`: the position that a prefetch serves, which must not evict what is used before it; empty for a
-// demand.
+// A free slot, or one whose page can go at once. When the page that should go is dirty, starts writing it, unless
+// `most_leaving` pages are on their way out already, and returns nothing. `wanted_at`: the position that a prefetch
+// serves, which must not evict what is used before it; empty for a demand.
 std::optional<std::size_t> ShardStore::take_slot(Lock& lock, std::optional<std::uint64_t> wanted_at,
-                                                 Transfers& transfers) {
+                                                 std::size_t most_leaving, Transfers& transfers) {
   if (auto slot = slots_.try_acquire()) return slot;
   if (evictable_.empty()) return std::nullopt;
   const PieceId victim = unpack(evictable_.rbegin()->second);
@@ -199,8 +206,7 @@ std::optional<std::size_t> ShardStore::take_slot(Lock& lock, std::optional<std::
     drop(lock, victim);
     return slots_.try_acquire();
   }
-  // A blocked caller needs one slot; it waits for the first page on its way out instead of emptying the cache.
-  if (leaving_ < (wanted_at ? kMaxLeaving : 1)) start_leaving(lock, victim, transfers);
+  if (leaving_ < most_leaving) start_leaving(lock, victim, transfers);
   return std::nullopt;
 }
 
@@ -275,6 +281,7 @@ void ShardStore::note_access(Lock&, PieceId piece) {
 void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
   if (!schedule_ || schedule_->size() == 0 || options_.look_ahead_bytes == 0 || waiting_ > 0 || failure_) return;
   std::uint64_t window = 0;
+  std::size_t without_slot = 0;  // reads of the window that wait for a page to leave
   for (std::uint64_t at = position_; at < position_ + schedule_->size(); ++at) {
     const ScheduledAccess& access = schedule_->at(at);
     const Shard& shard = shards_[access.piece.shard.index];
@@ -287,10 +294,12 @@ void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
     if (p.state != State::Absent || !reads(access.access)) continue;
     // A page that is written first must not be read now: the bytes would be thrown away.
     if (schedule_->next_use(access.piece, position_) != at) continue;
-    const auto slot = take_slot(lock, at, transfers);
+    // One page leaves per read that waits: this runs again at every access and completion, so asking for more each time
+    // would empty the cache while the first page is still being written.
+    const auto slot = take_slot(lock, at, without_slot + 1, transfers);
     if (slot) {
       start_arrival(lock, access.piece, *slot, IoUrgency::Prefetch, transfers);
-    } else if (leaving_ >= kMaxLeaving || evictable_.empty()) {
+    } else if (++without_slot >= kMaxLeaving || evictable_.empty()) {
       return;
     }
   }

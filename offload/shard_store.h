@@ -150,7 +150,8 @@ class ShardStore {
   // All below need the lock.
   void throw_if_failed(Lock& lock) const;
   bool try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Transfers& transfers);
-  std::optional<std::size_t> take_slot(Lock& lock, std::optional<std::uint64_t> wanted_at, Transfers& transfers);
+  std::optional<std::size_t> take_slot(Lock& lock, std::optional<std::uint64_t> wanted_at, std::size_t most_leaving,
+                                       Transfers& transfers);
   void start_arrival(Lock& lock, PieceId piece, std::size_t slot, IoUrgency urgency, Transfers& transfers);
   void start_leaving(Lock& lock, PieceId piece, Transfers& transfers);
   void settle(Lock& lock, PieceId piece, Transfers& transfers);
