@@ -21,7 +21,7 @@ struct StoreRigOptions {
   std::size_t slot_bytes = kPageBytes;
   std::uint64_t look_ahead_bytes = 0;
   Executor* completions = nullptr;  // where NVMe requests complete; null: inside the call
-  HostDeviceOptions device;
+  HostDeviceOptions device = {};
   std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // limit of the host's and of the device's budget
 };
 
@@ -61,7 +61,7 @@ struct StoreRig {
 
 // A page's bytes as a function of a stamp, so that every byte of a page tells which version it belongs to.
 inline std::byte stamped_byte(std::uint64_t stamp, std::size_t index) {
-  const std::uint64_t mixed = (stamp + index / 8) * 0x9e3779b97f4a7c15U;
+  const std::uint64_t mixed = (stamp * 0xd1342543de82ef95U + index / 8) * 0x9e3779b97f4a7c15U;
   return static_cast<std::byte>(mixed >> (8 * (index % 8)));
 }
 inline void stamp(std::span<std::byte> page, std::uint64_t value) {
