@@ -1,0 +1,220 @@
+// Random shards, slots, schedules, strays, completion orders and thread counts against a plain map.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <iostream>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "support/shuffling_executor.h"
+#include "support/store_rig.h"
+#include "support/test_seed.h"
+#include "support/watchdog.h"
+
+namespace strata::offload {
+namespace {
+
+using test::has_stamp;
+using test::ShufflingExecutor;
+using test::stamp;
+using test::StoreRig;
+
+constexpr int kCases = 60;
+constexpr int kAccessesPerThread = 300;
+
+struct Case {
+  explicit Case(std::uint64_t seed) : random(seed) {}
+  std::uint64_t pick(std::uint64_t low, std::uint64_t high) {
+    return std::uniform_int_distribution<std::uint64_t>(low, high)(random);
+  }
+  bool chance(int percent) { return pick(0, 99) < static_cast<std::uint64_t>(percent); }
+  std::mt19937_64 random;
+};
+
+Access any_access(Case& c) {
+  return std::array{Access::Read, Access::Write, Access::ReadWrite}[c.pick(0, 2)];
+}
+
+// A caller with its own shards: threads that wait for each other's pins would deadlock by themselves.
+class Caller {
+ public:
+  Caller(StoreRig& rig, Executor& late, std::vector<ShardId> shards, std::uint64_t seed)
+      : rig_(rig), late_(late), shards_(std::move(shards)), case_(seed) {}
+
+  void initialize() {
+    for (const ShardId shard : shards_) {
+      for (std::uint32_t p = 0; p < rig_.store.pieces(shard); ++p) {
+        const Pin pin = rig_.store.acquire({shard, p}, Access::Write);
+        write(pin.wait(), {shard, p});
+      }
+    }
+  }
+
+  // Follows `schedule` with strays in between, holding up to kMinSlots pins at once.
+  void follow(const Schedule& schedule, int accesses, std::size_t& at) {
+    for (int i = 0; i < accesses; ++i) {
+      if (case_.chance(90)) {
+        touch(schedule.at(at).piece, schedule.at(at).access);
+        ++at;
+      } else {
+        touch(any_piece(), any_access(case_));
+      }
+    }
+    held_.clear();
+  }
+
+  void check_everything() {
+    for (const auto& [key, version] : versions_) {
+      const PieceId piece{{key.first}, key.second};
+      const Pin pin = rig_.store.acquire(piece, Access::Read);
+      ASSERT_TRUE(has_stamp(pin.wait(), version)) << "shard " << key.first << " piece " << key.second;
+    }
+  }
+
+  PieceId any_piece() {
+    const ShardId shard = shards_[case_.pick(0, shards_.size() - 1)];
+    return {shard, static_cast<std::uint32_t>(case_.pick(0, rig_.store.pieces(shard) - 1))};
+  }
+
+ private:
+  struct Held {
+    PieceId piece;
+    Pin pin;
+  };
+
+  void touch(PieceId piece, Access access) {
+    // A pin that this caller holds may exclude the new one.
+    std::erase_if(held_, [&](const Held& held) { return held.piece == piece; });
+    while (held_.size() >= ShardStore::kMinSlots || (!held_.empty() && case_.chance(40))) {
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(case_.pick(0, held_.size() - 1)));
+    }
+    Pin pin = rig_.store.acquire(piece, access);
+    const std::span<std::byte> bytes = pin.wait();
+    const std::uint64_t version = versions_.at({piece.shard.index, piece.piece});
+    if (reads(access)) {
+      ASSERT_TRUE(has_stamp(bytes, version)) << "shard " << piece.shard.index << " piece " << piece.piece;
+    }
+    if (writes(access)) write(bytes, piece);
+    if (case_.chance(25)) {
+      auto done = std::make_shared<EventSource>();
+      pin.release_after(done->event());
+      late_.post([done] { done->complete(); });
+    } else if (case_.chance(60)) {
+      held_.push_back({piece, std::move(pin)});
+    }
+  }
+
+  void write(std::span<std::byte> bytes, PieceId piece) {
+    const std::uint64_t version = ++next_version_ * 1000 + piece.shard.index;
+    stamp(bytes, version);
+    versions_[{piece.shard.index, piece.piece}] = version;
+  }
+
+  StoreRig& rig_;
+  Executor& late_;
+  const std::vector<ShardId> shards_;
+  Case case_;
+  std::uint64_t next_version_ = 0;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> versions_;  // the oracle
+  std::vector<Held> held_;
+};
+
+std::shared_ptr<const Schedule> any_schedule(Case& c, Caller& caller) {
+  std::vector<ScheduledAccess> accesses;
+  for (std::uint64_t n = c.pick(1, 80); n > 0; --n) accesses.push_back({caller.any_piece(), any_access(c)});
+  return std::make_shared<Schedule>("random", std::move(accesses));
+}
+
+test::StoreRigOptions any_options(Case& c, std::size_t threads, Executor& completions) {
+  test::StoreRigOptions options;
+  options.slots = ShardStore::kMinSlots * threads + (c.chance(50) ? 0 : c.pick(0, 12));
+  options.slot_bytes = kPageBytes;
+  options.look_ahead_bytes = c.chance(25) ? 0 : c.pick(1, 30) * kPageBytes;
+  options.completions = c.chance(85) ? &completions : nullptr;
+  options.memory_bytes = std::uint64_t{8} << 20;
+  return options;
+}
+
+void run_case(std::uint64_t seed) {
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  const test::Watchdog watchdog("the case of STRATA_TEST_SEED=" + std::to_string(seed));
+  Case c(seed);
+  ShufflingExecutor completions(seed + 1);
+  ShufflingExecutor late(seed + 2);
+  const std::size_t threads = c.pick(1, 2);
+  std::unique_ptr<EvictionPolicy> policy = std::make_unique<NextUsePolicy>();
+  if (c.chance(30)) policy = std::make_unique<LruPolicy>();
+  StoreRig rig(any_options(c, threads, completions), std::move(policy));
+  std::deque<Caller> callers;
+  for (std::size_t t = 0; t < threads; ++t) {
+    std::vector<ShardId> shards;
+    for (std::uint64_t n = c.pick(1, 4); n > 0; --n) {
+      const auto home = std::array{TierKind::Nvme, TierKind::Nvme, TierKind::Nvme, TierKind::Device}[c.pick(0, 3)];
+      shards.push_back(rig.add(c.pick(1, 12 * kPageBytes / sizeof(float)), home));
+    }
+    callers.emplace_back(rig, late, std::move(shards), seed * 31 + t);
+  }
+  for (Caller& caller : callers) caller.initialize();
+  // Only the first caller follows the schedule of the store; to it the others are strays.
+  for (std::uint64_t mode = c.pick(1, 4); mode > 0; --mode) {
+    std::vector<std::shared_ptr<const Schedule>> schedules;
+    for (Caller& caller : callers) schedules.push_back(any_schedule(c, caller));
+    rig.store.set_schedule(c.chance(10) ? nullptr : schedules[0], c.chance(50) ? any_schedule(c, callers[0]) : nullptr);
+    std::vector<std::thread> running;
+    for (std::size_t t = 0; t < threads; ++t) {
+      running.emplace_back([&, t] {
+        std::size_t at = 0;
+        callers[t].follow(*schedules[t], kAccessesPerThread, at);
+      });
+    }
+    for (std::thread& thread : running) thread.join();
+  }
+  for (Caller& caller : callers) caller.check_everything();
+  rig.store.drain();
+  rig.store.drain_uncached();
+  EXPECT_LE(rig.host.peak(), rig.host.limit());
+  EXPECT_EQ(rig.host.used(MemoryTag::Staging), rig.slots.slots() * rig.slots.slot_bytes()) << "pages are slots only";
+}
+
+TEST(ShardStoreProperty, NoByteIsLostAndEveryAccessEnds) {
+  const std::uint64_t first = test::test_seed(20250101);
+  std::cout << "first seed " << first << '\n';
+  const int cases = std::getenv("STRATA_TEST_SEED") != nullptr ? 1 : kCases;
+  for (int i = 0; i < cases && !::testing::Test::HasFatalFailure(); ++i)
+    run_case(first + static_cast<std::uint64_t>(i));
+}
+
+// As above with failing requests: every access ends with the failure or succeeds, and the store can be destroyed.
+TEST(ShardStoreProperty, AFailureAtAnyPointEndsEveryAccess) {
+  const std::uint64_t first = test::test_seed(777);
+  const int cases = std::getenv("STRATA_TEST_SEED") != nullptr ? 1 : kCases;
+  int failures = 0;
+  for (int i = 0; i < cases; ++i) {
+    const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+    const test::Watchdog watchdog("the failing case of STRATA_TEST_SEED=" + std::to_string(seed));
+    Case c(seed);
+    ShufflingExecutor completions(seed + 1);
+    ShufflingExecutor late(seed + 2);
+    StoreRig rig(any_options(c, 1, completions));
+    Caller caller(rig, late, {rig.add(20 * kPageBytes / sizeof(float))}, seed);
+    caller.initialize();
+    const auto schedule = any_schedule(c, caller);
+    rig.store.set_schedule(schedule);
+    c.chance(50) ? rig.blobs.fail_read(c.pick(0, 40)) : rig.blobs.fail_write(c.pick(0, 40));
+    std::size_t at = 0;
+    try {
+      caller.follow(*schedule, kAccessesPerThread, at);
+      rig.store.drain();
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.failure().hint, "Injected by the test.");
+      ++failures;
+    }
+  }
+  // Where nothing failed, the request that was to fail never came.
+  EXPECT_GE(failures, cases / 4);
+}
+
+}  // namespace
+}  // namespace strata::offload
