@@ -1,0 +1,141 @@
+// RunConfig: everything that `strata train` takes, from one YAML or JSON file and from flags that override it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/lr_schedule.h"
+#include "offload/tier.h"
+
+namespace strata::engine {
+
+// One file of training or validation data.
+struct DatasetConfig {
+  std::string path;
+  std::string type = "auto";                  // auto | alpaca | sharegpt | messages | completion | text | tokens
+  std::map<std::string, std::string> fields;  // our name of a field -> its name in the file
+  bool operator==(const DatasetConfig&) const = default;
+};
+
+// Where to continue from: nowhere, the newest valid checkpoint of output_dir, or one named checkpoint.
+struct ResumeConfig {
+  enum class From : std::uint8_t { Start, Newest, Path };
+  From from = From::Start;
+  std::filesystem::path path;  // only with From::Path
+  bool operator==(const ResumeConfig&) const = default;
+};
+
+enum class ReportTo : std::uint8_t { None, Jsonl };
+enum class DeviceChoice : std::uint8_t { Auto, Host };
+enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp32 };
+enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
+
+// No value = auto: measured, or chosen by the plan.
+using AutoBytes = std::optional<std::uint64_t>;
+using AutoCount = std::optional<std::int64_t>;
+using AutoTier = std::optional<offload::TierKind>;
+
+// Strata's own block. All of it may change speed and memory; only `compute`, `loss_chunk` and, through the order of
+// sums in matrix products, `compute_threads` may change the numbers.
+struct StrataConfig {
+  std::int64_t zero_stage = 3;
+  DeviceChoice device = DeviceChoice::Auto;
+  struct Budgets {
+    AutoBytes device;
+    AutoBytes host;
+    AutoBytes nvme;
+    bool operator==(const Budgets&) const = default;
+  } budgets;
+  struct Placement {
+    AutoTier param;
+    AutoTier grad;  // never Nvme
+    AutoTier optimizer;
+    bool operator==(const Placement&) const = default;
+  } placement;
+  struct Nvme {
+    std::vector<std::filesystem::path> paths;
+    AutoBytes block_size;
+    AutoCount queue_depth;
+    IoBackendChoice backend = IoBackendChoice::Auto;
+    bool operator==(const Nvme&) const = default;
+  } nvme;
+  ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
+  std::int64_t loss_chunk = 256;                // tokens of one piece of the logits
+  AutoBytes prefetch;                           // bytes fetched ahead of their use
+  AutoBytes slot_size;                          // bytes of one staging slot
+  std::int64_t adam_threads = 0;                // 0 = auto, as for the next two
+  std::int64_t io_threads = 0;
+  std::int64_t compute_threads = 0;
+  bool adversarial_streams = false;  // for tests: streams run late and poison what they read (core/host_device.h)
+  bool operator==(const StrataConfig&) const = default;
+};
+
+// A plain value. Names and defaults follow TrainingArguments of Hugging Face transformers; docs/config.md says where
+// not.
+struct RunConfig {
+  std::string model_name_or_path;
+  std::vector<DatasetConfig> datasets;
+  std::vector<DatasetConfig> val_datasets;
+  double val_size = 0;  // below 1 a share of the training data, else a number of samples
+  std::filesystem::path output_dir = "output";
+  bool overwrite_output_dir = false;
+  std::int64_t max_seq_length = 1024;
+  std::int64_t per_device_train_batch_size = 8;
+  std::int64_t per_device_eval_batch_size = 8;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::int64_t global_batch_size = 0;  // 0 = the product of the two above and the world size; else it must equal it
+  double num_train_epochs = 3;
+  std::int64_t max_steps = -1;  // wins over num_train_epochs where > 0
+  double learning_rate = 5e-5;
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;  // 0 = no clipping
+  LrKind lr_scheduler_type = LrKind::Linear;
+  double warmup_ratio = 0;
+  std::int64_t warmup_steps = 0;  // wins over warmup_ratio where > 0
+  bool bf16 = true;               // false: fp32 weights
+  std::int64_t logging_steps = 1;
+  std::int64_t save_steps = 500;      // 0 = at the end only
+  std::int64_t save_total_limit = 0;  // 0 = keep all
+  std::int64_t eval_steps = 0;        // 0 = at the end only
+  ResumeConfig resume_from_checkpoint;
+  std::int64_t seed = 42;
+  ReportTo report_to = ReportTo::Jsonl;
+  std::string sample_prompt;  // continued before and after training; empty = off
+  StrataConfig strata;
+  bool operator==(const RunConfig&) const = default;
+
+  // The schedule of a run of `total_steps` updates.
+  LrSchedule lr_schedule(std::int64_t total_steps) const;
+};
+
+// Where a configuration comes from and what the command that reads it needs.
+struct RunConfigSource {
+  std::filesystem::path file = {};  // empty = flags only
+  // "--learning-rate", "2e-5", "--bf16=false", "--strata.budgets.device", "2GiB", ...
+  std::vector<std::string> flags = {};
+  std::vector<std::string> required = {};  // keys that must be given, e.g. "model_name_or_path"
+  std::int64_t world_size = 1;
+};
+
+// Throws: ConfigError that lists everything wrong: unknown keys with the nearest name, keys given twice, values out of
+// range, combinations that contradict each other, with file and line or flag.
+RunConfig load_run_config(const RunConfigSource& source);
+// As above, with the contents of the file; source.file names it in messages.
+RunConfig parse_run_config(std::string_view text, const RunConfigSource& source);
+
+// The resolved configuration, every key written; parse_run_config(to_yaml(c)) == c.
+std::string to_yaml(const RunConfig& config);
+
+// Generated from the table that parsing uses: the options part of --help, and the tables of docs/config.md.
+std::string run_config_help();
+std::string run_config_markdown();
+
+}  // namespace strata::engine

@@ -1,0 +1,242 @@
+#include "engine/run_config_table.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <cmath>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "engine/config_values.h"
+
+namespace strata::engine {
+namespace {
+
+// What a value must satisfy, for everything that has a number.
+struct Rule {
+  std::string_view text = "";
+  bool (*holds)(double) = nullptr;
+};
+
+constexpr Rule kAny;
+constexpr Rule kPositive = {"must be greater than 0", [](double v) { return v > 0; }};
+constexpr Rule kNotNegative = {"must be 0 or more", [](double v) { return v >= 0; }};
+constexpr Rule kAtLeastOne = {"must be 1 or more", [](double v) { return v >= 1; }};
+constexpr Rule kBeta = {"must be 0 or more and below 1", [](double v) { return v >= 0 && v < 1; }};
+constexpr Rule kRatio = {"must be between 0 and 1", [](double v) { return v >= 0 && v <= 1; }};
+constexpr Rule kSteps = {"must be -1 (off) or 1 or more", [](double v) { return v == -1 || v >= 1; }};
+constexpr Rule kShareOrCount = {"must be a share below 1 or a whole number of samples",
+                                [](double v) { return v >= 0 && (v < 1 || std::trunc(v) == v); }};
+constexpr Rule kThreads = {"must be 0 (auto) to 1024", [](double v) { return v >= 0 && v <= 1024; }};
+constexpr Rule kDepth = {"must be 1 to 4096", [](double v) { return v >= 1 && v <= 4096; }};
+constexpr Rule kPages = {"must be a positive multiple of 4096 bytes",
+                         [](double v) { return v > 0 && std::fmod(v, static_cast<double>(kPageBytes)) == 0; }};
+constexpr Rule kStageThree = {"must be 3: stages 0 to 2 are not supported yet", [](double v) { return v == 3; }};
+constexpr Rule kNotNvme = {"must be device or host: gradients on nvme are not supported yet",
+                           [](double v) { return v != static_cast<double>(offload::TierKind::Nvme); }};
+
+template <class T>
+std::optional<double> number_of(const T& value) {
+  if constexpr (std::same_as<T, double> || std::same_as<T, std::int64_t>) {
+    return static_cast<double>(value);
+  } else if constexpr (std::same_as<T, AutoBytes> || std::same_as<T, AutoCount> || std::same_as<T, AutoTier>) {
+    return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
+  } else {
+    return std::nullopt;
+  }
+}
+
+// Builds rows that share a section. `field` maps a RunConfig to a reference to the member.
+struct Section {
+  std::string_view name;
+  std::vector<Setting>& rows;
+
+  template <class Field>
+  Setting& add(std::string_view key, std::string_view aliases, Field field, Rule rule, std::string_view help) {
+    using T = std::remove_cvref_t<decltype(field(std::declval<RunConfig&>()))>;
+    Setting row;
+    row.section = name;
+    row.name = key;
+    row.aliases = aliases;
+    row.help = help;
+    row.values = syntax_of(T{});
+    if constexpr (std::same_as<T, bool> || std::same_as<T, ResumeConfig>) row.bare_flag = Setting::BareFlag::MeansTrue;
+    row.set = [field](RunConfig& config, const YAML::Node& node) { read_value(node, field(config)); };
+    row.get = [field](const RunConfig& config) { return write_value(field(config)); };
+    row.violation = [field, rule](const RunConfig& config) -> std::string {
+      const std::optional<double> number = number_of<T>(field(config));
+      if (!number || rule.holds == nullptr || rule.holds(*number)) return "";
+      return write_value(field(config)) + " " + std::string(rule.text);
+    };
+    return rows.emplace_back(std::move(row));
+  }
+
+  // A whole group set to "auto" at once; its members are written one by one.
+  template <class Group>
+  void add_auto_group(std::string_view key, Group group, std::string_view help) {
+    Setting row;
+    row.section = name;
+    row.name = key;
+    row.help = help;
+    row.values = "auto | a group";
+    row.set = [group](RunConfig& config, const YAML::Node& node) {
+      if (!is_auto(scalar_text(node))) throw ConfigError(in_quotes(scalar_text(node)) + " is neither auto nor a group");
+      group(config) = {};
+    };
+    row.violation = [](const RunConfig&) { return std::string(); };
+    rows.push_back(std::move(row));
+  }
+};
+
+// A macro because a pointer to member cannot name a member of a member.
+#define STRATA_FIELD(member)  \
+  [](auto& config) -> auto& { \
+    return config.member;     \
+  }
+
+void add_model_and_data(std::vector<Setting>& rows) {
+  Section s{"Model and data", rows};
+  s.add("model_name_or_path", "base_model model", STRATA_FIELD(model_name_or_path), kAny,
+        "Folder of a Hugging Face model.");
+  s.add("datasets", "data dataset train_file", STRATA_FIELD(datasets), kAny,
+        "A file, or a list of files or of {path, type, fields}; type is auto, alpaca, sharegpt, messages, completion, "
+        "text or tokens; fields maps our name of a field to the name in the file.");
+  s.add("val_datasets", "test_datasets eval_dataset val_data validation_file", STRATA_FIELD(val_datasets), kAny,
+        "Validation data, written like datasets.");
+  s.add("val_size", "val_set_size", STRATA_FIELD(val_size), kShareOrCount,
+        "Validation data taken from datasets: a share below 1, or a number of samples; 0 = none.");
+  s.add("max_seq_length", "sequence_len cutoff_len max_length", STRATA_FIELD(max_seq_length), kAtLeastOne,
+        "Tokens of one sample; longer ones are cut, and counted.");
+  s.add("sample_prompt", "", STRATA_FIELD(sample_prompt), kAny,
+        "A text that the model continues before and after training; empty = off.");
+}
+
+void add_batches_and_steps(std::vector<Setting>& rows) {
+  Section s{"Batches and steps", rows};
+  s.add("per_device_train_batch_size", "micro_batch_size", STRATA_FIELD(per_device_train_batch_size), kAtLeastOne,
+        "Samples of one forward and backward pass.");
+  s.add("per_device_eval_batch_size", "eval_batch_size", STRATA_FIELD(per_device_eval_batch_size), kAtLeastOne,
+        "Samples of one forward pass of an evaluation.");
+  s.add("gradient_accumulation_steps", "", STRATA_FIELD(gradient_accumulation_steps), kAtLeastOne,
+        "Forward and backward passes per update.");
+  s.add("global_batch_size", "train_batch_size", STRATA_FIELD(global_batch_size), kNotNegative,
+        "Samples per update, checked against micro batch x accumulation x ranks; 0 = not checked.");
+  s.add("num_train_epochs", "num_epochs epochs", STRATA_FIELD(num_train_epochs), kPositive,
+        "Times through the data; a fraction is fine.");
+  s.add("max_steps", "", STRATA_FIELD(max_steps), kSteps, "Updates in all; wins over num_train_epochs; -1 = off.");
+  s.add("seed", "", STRATA_FIELD(seed), kNotNegative, "Of the order of the data and of every random number.");
+}
+
+void add_optimizer(std::vector<Setting>& rows) {
+  Section s{"Optimizer", rows};
+  s.add("learning_rate", "lr", STRATA_FIELD(learning_rate), kNotNegative, "The rate that warm-up climbs to.");
+  s.add("lr_scheduler_type", "lr_scheduler", STRATA_FIELD(lr_scheduler_type), kAny, "What happens after warm-up.");
+  s.add("warmup_ratio", "", STRATA_FIELD(warmup_ratio), kRatio, "Warm-up as a share of all updates, rounded up.");
+  s.add("warmup_steps", "", STRATA_FIELD(warmup_steps), kNotNegative,
+        "Warm-up in updates; wins over warmup_ratio where above 0.");
+  s.add("weight_decay", "", STRATA_FIELD(weight_decay), kNotNegative, "Decoupled; never on norms and biases.");
+  s.add("adam_beta1", "", STRATA_FIELD(adam_beta1), kBeta, "Decay of the first moment.");
+  s.add("adam_beta2", "", STRATA_FIELD(adam_beta2), kBeta, "Decay of the second moment.");
+  s.add("adam_epsilon", "", STRATA_FIELD(adam_epsilon), kPositive, "Added to the root of the second moment.");
+  s.add("max_grad_norm", "gradient_clipping", STRATA_FIELD(max_grad_norm), kNotNegative,
+        "Gradients are scaled down to this global norm; 0 = off.");
+  s.add("bf16", "", STRATA_FIELD(bf16), kAny, "Weights and gradients in bfloat16 with fp32 masters; false = all fp32.");
+}
+
+void add_output(std::vector<Setting>& rows) {
+  Section s{"Output", rows};
+  s.add("output_dir", "", STRATA_FIELD(output_dir), kAny, "Checkpoints, metrics.jsonl, the resolved configuration.");
+  s.add("overwrite_output_dir", "", STRATA_FIELD(overwrite_output_dir), kAny,
+        "Start anew in a folder that holds checkpoints.");
+  s.add("logging_steps", "", STRATA_FIELD(logging_steps), kAtLeastOne, "Updates between two logged ones.");
+  s.add("save_steps", "", STRATA_FIELD(save_steps), kNotNegative,
+        "Updates between two checkpoints; 0 = at the end only.");
+  s.add("save_total_limit", "", STRATA_FIELD(save_total_limit), kNotNegative, "Newest checkpoints kept; 0 = all.");
+  s.add("eval_steps", "", STRATA_FIELD(eval_steps), kNotNegative,
+        "Updates between two evaluations; 0 = at the end only.");
+  s.add("resume_from_checkpoint", "", STRATA_FIELD(resume_from_checkpoint), kAny,
+        "true = the newest valid checkpoint of output_dir, or the path of one.");
+  s.add("report_to", "", STRATA_FIELD(report_to), kAny, "jsonl = one object per logged update in metrics.jsonl.");
+}
+
+void add_strata(std::vector<Setting>& rows) {
+  Section s{"Memory and speed", rows};
+  s.add("strata.zero_stage", "", STRATA_FIELD(strata.zero_stage), kStageThree, "ZeRO stage.");
+  s.add("strata.device", "", STRATA_FIELD(strata.device), kAny, "host = train on the processor.");
+  s.add_auto_group("strata.budgets", STRATA_FIELD(strata.budgets), "auto = all three measured, with a margin.");
+  s.add("strata.budgets.device", "", STRATA_FIELD(strata.budgets.device), kPositive, "Device memory that may be used.");
+  s.add("strata.budgets.host", "", STRATA_FIELD(strata.budgets.host), kPositive, "Host memory that may be used.");
+  s.add("strata.budgets.nvme", "", STRATA_FIELD(strata.budgets.nvme), kNotNegative, "Drive space that may be used.");
+  s.add_auto_group("strata.placement", STRATA_FIELD(strata.placement), "auto = the plan chooses all three.");
+  s.add("strata.placement.param", "", STRATA_FIELD(strata.placement.param), kAny, "Home of the weights.");
+  s.add("strata.placement.grad", "", STRATA_FIELD(strata.placement.grad), kNotNvme,
+        "Home of the gradients; nvme is refused for now.");
+  s.add("strata.placement.optimizer", "", STRATA_FIELD(strata.placement.optimizer), kAny,
+        "Home of the optimizer's states and master weights.");
+  s.add("strata.nvme.paths", "strata.nvme.path offload_dir", STRATA_FIELD(strata.nvme.paths), kAny,
+        "Folders on drives; states are spread over them.");
+  s.add("strata.nvme.block_size", "", STRATA_FIELD(strata.nvme.block_size), kPages, "Bytes of one request to a drive.");
+  s.add("strata.nvme.queue_depth", "", STRATA_FIELD(strata.nvme.queue_depth), kDepth, "Requests in flight per drive.");
+  s.add("strata.nvme.backend", "", STRATA_FIELD(strata.nvme.backend), kAny, "How requests reach the kernel.");
+  s.add("strata.compute", "", STRATA_FIELD(strata.compute), kAny,
+        "Type in which the host multiplies matrices; changes the numbers.");
+  s.add("strata.loss_chunk", "", STRATA_FIELD(strata.loss_chunk), kAtLeastOne,
+        "Tokens whose logits exist at once; changes the last bits of the numbers.");
+  s.add("strata.prefetch", "", STRATA_FIELD(strata.prefetch), kNotNegative, "Bytes fetched ahead of their use.");
+  s.add("strata.slot_size", "", STRATA_FIELD(strata.slot_size), kPages, "Bytes of one staging slot.");
+  s.add("strata.adam_threads", "", STRATA_FIELD(strata.adam_threads), kThreads, "Threads of the optimizer; 0 = auto.");
+  s.add("strata.io_threads", "", STRATA_FIELD(strata.io_threads), kThreads,
+        "Threads of the threads backend; 0 = auto.");
+  s.add("strata.compute_threads", "", STRATA_FIELD(strata.compute_threads), kThreads,
+        "Threads of the host's compute; 0 = auto; may change the last bits of fp32 numbers.");
+  s.add("strata.adversarial_streams", "", STRATA_FIELD(strata.adversarial_streams), kAny, "For tests.").shown =
+      Setting::Shown::No;
+}
+
+#undef STRATA_FIELD
+
+}  // namespace
+
+std::vector<Setting> run_config_settings() {
+  std::vector<Setting> rows;
+  add_model_and_data(rows);
+  add_batches_and_steps(rows);
+  add_optimizer(rows);
+  add_output(rows);
+  add_strata(rows);
+  return rows;
+}
+
+std::vector<FixedKey> run_config_fixed_keys() {
+  constexpr std::string_view kNoLora = "leave it out: all parameters are trained";
+  return {
+      {"fp16", "", "false no off", "use bf16: true"},
+      {"packing", "sample_packing", "false no off", "set it to false"},
+      {"gradient_checkpointing", "", "true yes on", "set it to true: activations are always recomputed"},
+      {"optim", "optimizer", "adamw_torch adamw_torch_fused adamw", "use adamw_torch"},
+      {"deepspeed", "", "", "write its settings into the strata block"},
+      {"finetuning_type", "", "full", "use full"},
+      {"adapter", "", "", kNoLora},
+      {"lora_rank", "lora_r", "", kNoLora},
+      {"lora_alpha", "", "", kNoLora},
+      {"lora_dropout", "", "", kNoLora},
+      {"lora_target_modules", "lora_target lora_target_linear", "", kNoLora},
+      {"load_in_4bit", "", "false no off", "set it to false"},
+      {"load_in_8bit", "", "false no off", "set it to false"},
+      {"strata.placement.shares", "", "", "give one home per kind of state"},
+      {"strata.optimizer_states.master", "", "fp32", "use fp32"},
+      {"strata.optimizer_states.moments", "", "fp32", "use fp32"},
+  };
+}
+
+void for_each_word(std::string_view list, const std::function<void(std::string_view)>& visit) {
+  while (!list.empty()) {
+    const std::size_t blank = std::min(list.find(' '), list.size());
+    if (blank > 0) visit(list.substr(0, blank));
+    list.remove_prefix(std::min(blank + 1, list.size()));
+  }
+}
+
+}  // namespace strata::engine
