@@ -14,6 +14,21 @@ constexpr std::size_t kParam = UpdateShards::kParam;
 constexpr std::size_t kGrad = UpdateShards::kGrad;
 constexpr std::size_t kFirstState = UpdateShards::kFirstState;
 
+// A page that is only written starts with the bytes of whatever was in its slot before, and optimizers leave padding
+// alone: see [Note: flat padding].
+void zero_padding(const TensorSpan& values, std::span<const Segment> segments) {
+  std::size_t end = 0;
+  const auto zero_until = [&](std::size_t next) {
+    const TensorSpan gap = values.subspan(end, next - end);
+    std::fill_n(gap.data, gap.bytes(), std::byte{0});
+  };
+  for (const Segment& segment : segments) {
+    zero_until(segment.offset);
+    end = segment.offset + segment.numel;
+  }
+  zero_until(values.numel);
+}
+
 }  // namespace
 
 void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
@@ -81,6 +96,7 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
     const auto start = Clock::now();
     host_optimizer_.step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments})
         .wait();
+    if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
     busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   };
   walk_update(store_, shards, on_piece, on_chunk);
@@ -138,6 +154,7 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
     counters_.to_host += on_host[kParam].bytes();
   }
   streams_.compute.record().wait();
+  if (on_host[kParam].data != nullptr && !reads(shards.param_access)) zero_padding(on_host[kParam], segments);
   busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
