@@ -1,0 +1,236 @@
+// ToyEngine: how the parts of a step are put together, around ToyCompute. It documents the wiring.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/executor.h"
+#include "core/host_device.h"
+#include "core/local_communicator.h"
+#include "offload/shard_store.h"
+#include "support/faulty_blob_store.h"
+#include "support/memory_blob_store.h"
+#include "support/plain_adam.h"
+#include "support/plain_math.h"
+#include "support/store_rig.h"
+#include "support/toy_compute.h"
+#include "zero/layer_runner.h"
+
+namespace strata::test {
+
+struct ToyOptions {
+  offload::TierKind param_home = offload::TierKind::Host;
+  offload::TierKind state_home = offload::TierKind::Host;
+  offload::TierKind grad_home = offload::TierKind::Host;
+  DType dtype = DType::F32;
+  std::size_t blocks = 3;
+  std::size_t micro_batches = 1;
+  std::size_t slots = 64;
+  std::uint64_t look_ahead_pages = 0;
+  zero::GatherAhead gather_ahead = zero::GatherAhead::One;
+  HostDeviceOptions device = {};
+};
+
+// Micro-batch `index` of step `step`: 2 sequences of 6 tokens, some without a label.
+struct ToyBatch {
+  ToyBatch(std::int64_t step, std::size_t index) : tokens(12), labels(12) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(step) * 100 + index);
+    std::uniform_int_distribution<std::int64_t> any(0, ToyCompute::kVocabulary - 1);
+    for (std::int64_t& token : tokens) token = any(random);
+    for (std::int64_t& label : labels) label = any(random) % 5 == 0 ? -100 : any(random);
+  }
+  zero::BatchView view() const { return {2, 6, tokens, labels}; }
+  std::vector<std::int64_t> tokens;
+  std::vector<std::int64_t> labels;
+};
+
+inline StepContext toy_step(std::int64_t step) {
+  return {.step = step, .learning_rate = 0.01, .weight_decay = 0.1, .grad_scale = 0.05F};
+}
+
+// First values of a group in fp32: zero in the padding.
+inline std::vector<float> toy_parameters(const zero::FlatLayout& layout) {
+  std::vector<float> values(layout.numel(), 0.0F);
+  std::mt19937_64 random(layout.param_numel());
+  for (const zero::ParamSlot& slot : layout.params()) {
+    for (std::size_t i = 0; i < slot.numel; ++i) {
+      values[slot.offset + i] = std::uniform_real_distribution<float>(-0.5F, 0.5F)(random);
+    }
+  }
+  return values;
+}
+
+// The type of a group's gradient at home: fp32 where several contributions are added.
+inline DType toy_grad_dtype(DType dtype, std::size_t contributions) {
+  return contributions > 1 ? DType::F32 : dtype;
+}
+
+using Bytes = std::vector<std::byte>;
+
+inline Bytes encode(const std::vector<float>& values, DType dtype) {
+  Bytes bytes(values.size() * bytes_of(dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) store_element({bytes.data(), dtype, values.size()}, i, values[i]);
+  return bytes;
+}
+
+// Members stand in the order in which they depend on each other; what streams and executors still run when the engine
+// ends refers to what stands above them only.
+class ToyEngine {
+ public:
+  explicit ToyEngine(const ToyOptions& chosen) : options(chosen) {
+    add_shards();
+    const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches);
+    make_device_slots(visits);
+    std::vector<const zero::FlatLayout*> layouts;
+    for (const zero::FlatLayout& layout : compute.layouts()) layouts.push_back(&layout);
+    groups.reserve(layouts.size());
+    for (std::size_t g = 0; g < layouts.size(); ++g) {
+      groups.emplace_back(*layouts[g], options.dtype, shards[g].param, compute.binding(g), store, *gather, comm,
+                          streams(), counters);
+    }
+    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size())};
+    reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
+                                                  adder, math, math, counters);
+    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, site(), store, adam, adam,
+                                                         device_staging.data(), comm.rank(), streams(), counters);
+    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead);
+    make_schedules(visits);
+    store.set_schedule(train_schedule, train_schedule);
+  }
+
+  // One optimizer step; returns the loss before it.
+  zero::LossSum step() {
+    ++steps;
+    std::vector<ToyBatch> batches;
+    for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m);
+    std::vector<zero::BatchView> views;
+    for (const ToyBatch& batch : batches) views.push_back(batch.view());
+    const zero::LossSum loss = runner->train(views);
+    pipeline->step(toy_step(steps));
+    return loss;
+  }
+
+  zero::LossSum evaluate() {
+    store.set_schedule(forward_schedule, train_schedule);
+    const zero::LossSum loss = runner->evaluate(ToyBatch(1000, 0).view());
+    store.set_schedule(train_schedule);
+    return loss;
+  }
+
+  // Everything that training changed, by name.
+  std::map<std::string, Bytes> snapshot() {
+    store.set_schedule(nullptr);
+    std::map<std::string, Bytes> all;
+    for (const zero::UpdateShards& update : updates) {
+      all[store.spec(update.param).name] = read_shard(store, update.param);
+      for (const offload::ShardId state : update.states) all[store.spec(state).name] = read_shard(store, state);
+    }
+    return all;
+  }
+
+  zero::UpdateSite site() const {
+    return options.state_home == offload::TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
+  }
+  zero::Streams streams() { return {*copy_in, *copy_out, *comm_stream, *compute_stream}; }
+
+  const ToyOptions options;
+  Budget host{"host memory", std::uint64_t{64} << 20};
+  HostDevice device{std::uint64_t{64} << 20, options.device};
+  ThreadExecutor completions{"completions"};
+  MemoryBlobStore memory{completions};
+  FaultyBlobStore blobs{memory};
+  offload::HostTier host_tier{host};
+  offload::DeviceTier device_tier{device};
+  offload::BlobTier nvme_tier{blobs};
+  PlainMath math;
+  PlainAdam adam;
+  ToyCompute compute{options.blocks, options.dtype};
+  SlotPool slots{allocate_host(host, options.slots* kPageBytes, MemoryTag::Staging), kPageBytes};
+  SlotPool staging{allocate_host(host, 3 * kPageBytes, MemoryTag::Staging), kPageBytes};  // exclusively the reducer's
+  std::array<Buffer, 2> device_staging{device.allocate(kPageBytes, MemoryTag::Staging),
+                                       device.allocate(kPageBytes, MemoryTag::Staging)};
+  std::unique_ptr<zero::DeviceSlots> gather;
+  std::unique_ptr<zero::DeviceSlots> grads;
+  offload::ShardStore store{{&device_tier, &host_tier, &nvme_tier},
+                            slots,
+                            std::make_unique<offload::NextUsePolicy>(),
+                            {.look_ahead_bytes = options.look_ahead_pages * kPageBytes}};
+  ThreadExecutor adder{"adder"};
+  std::unique_ptr<Stream> copy_in = device.create_stream("copy-in");
+  std::unique_ptr<Stream> copy_out = device.create_stream("copy-out");
+  std::unique_ptr<Stream> comm_stream = device.create_stream("comm");
+  std::unique_ptr<Stream> compute_stream = device.create_stream("compute");
+  LocalCommunicator comm;
+  zero::LinkCounters counters;
+  std::vector<zero::GroupShards> shards;
+  std::vector<zero::UpdateShards> updates;
+  std::vector<zero::ParamGroup> groups;
+  std::unique_ptr<zero::GradReducer> reducer;
+  std::unique_ptr<zero::OptimizerPipeline> pipeline;
+  std::unique_ptr<zero::LayerRunner> runner;
+  std::shared_ptr<const offload::Schedule> train_schedule;
+  std::shared_ptr<const offload::Schedule> forward_schedule;
+  std::int64_t steps = 0;
+
+ private:
+  void add_shards() {
+    using offload::Access;
+    using offload::ShardKind;
+    const std::vector<std::size_t> contributions =
+        zero::count_contributions(zero::train_visits(compute, options.micro_batches), compute.layouts().size());
+    for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
+      const zero::FlatLayout& layout = compute.layouts()[g];
+      const std::string& name = layout.group().name;
+      const DType grad_dtype = toy_grad_dtype(options.dtype, contributions[g]);
+      const std::uint64_t numel = layout.shard_numel();
+      zero::GroupShards& shard = shards.emplace_back();
+      shard.param = store.add({name + "/param", ShardKind::Param, options.dtype, numel, options.param_home});
+      shard.grad = store.add({name + "/grad", ShardKind::Grad, grad_dtype, numel, options.grad_home});
+      for (const StateSpec& state : adam.states(options.dtype)) {
+        shard.states.push_back(
+            store.add({name + "/" + state.name, ShardKind::OptimState, state.dtype, numel, options.state_home}));
+      }
+      const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
+      updates.push_back({shard.param, param_access, shard.grad, shard.states});
+      const std::vector<float> values = toy_parameters(layout);
+      write_shard(store, shard.param, encode(values, options.dtype));
+      for (const offload::ShardId state : shard.states) {
+        const bool master = store.spec(state).name == name + "/master";
+        write_shard(store, state, encode(master ? values : std::vector<float>(numel, 0.0F), DType::F32));
+      }
+    }
+    store.drain_uncached();
+  }
+
+  void make_device_slots(const std::vector<zero::Visit>& visits) {
+    std::vector<std::uint64_t> bytes;
+    for (const zero::FlatLayout& layout : compute.layouts()) bytes.push_back(layout.numel() * bytes_of(options.dtype));
+    std::vector<std::vector<std::size_t>> gathered;
+    std::vector<std::vector<std::size_t>> reduced;
+    for (const zero::Visit& visit : visits) {
+      gathered.push_back(visit.groups);
+      reduced.push_back(visit.grad_groups);
+    }
+    const std::size_t window = options.gather_ahead == zero::GatherAhead::One ? 2 : 1;
+    const bool alias = options.param_home == offload::TierKind::Device;
+    gather = std::make_unique<zero::DeviceSlots>(
+        device, MemoryTag::Gather,
+        alias ? std::vector<zero::SlotClass>{} : zero::plan_slot_classes(bytes, gathered, window));
+    grads = std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, 1));
+  }
+
+  void make_schedules(const std::vector<zero::Visit>& visits) {
+    const auto train = zero::plan_actions(visits, options.gather_ahead);
+    const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
+    train_schedule =
+        std::make_shared<offload::Schedule>("train", zero::scheduled_accesses(store, shards, train, &updates, site()));
+    forward_schedule = std::make_shared<offload::Schedule>(
+        "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
+  }
+};
+
+}  // namespace strata::test

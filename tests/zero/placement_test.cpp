@@ -1,0 +1,366 @@
+// The toy model trained with every placement of its shards: placement may not change a bit.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/toy_engine.h"
+#include "support/watchdog.h"
+
+namespace strata::zero {
+namespace {
+
+using offload::TierKind;
+using test::Bytes;
+using test::ToyBatch;
+using test::ToyCompute;
+using test::ToyEngine;
+using test::ToyOptions;
+
+using Snapshot = std::map<std::string, Bytes>;
+
+// The same training without any of the code under test: whole tensors in memory, one thread.
+class Reference {
+ public:
+  Reference(DType dtype, std::size_t blocks, std::size_t micro_batches)
+      : dtype_(dtype), micro_batches_(micro_batches), compute_(blocks, dtype) {
+    const auto contributions = count_contributions(train_visits(compute_, micro_batches), compute_.layouts().size());
+    for (std::size_t g = 0; g < compute_.layouts().size(); ++g) {
+      const FlatLayout& layout = compute_.layouts()[g];
+      const std::vector<float> values = test::toy_parameters(layout);
+      Group& group = groups_.emplace_back();
+      group.param = test::encode(values, dtype);
+      group.grad_dtype = test::toy_grad_dtype(dtype, contributions[g]);
+      group.grad.resize(layout.numel() * bytes_of(group.grad_dtype));
+      for (const StateSpec& state : adam_.states(dtype)) {
+        const bool master = state.name == "master";
+        group.states.push_back(test::encode(master ? values : std::vector<float>(values.size(), 0.0F), DType::F32));
+      }
+      compute_.binding(g).bind(group.param.data());
+    }
+  }
+
+  LossSum step() {
+    ++step_;
+    for (Group& group : groups_) group.received = 0;
+    LossSum total;
+    for (std::size_t m = 0; m < micro_batches_; ++m) {
+      const ToyBatch batch(step_, m);
+      compute_.begin(batch.view(), Pass::Train);
+      for (std::size_t layer = 0; layer + 1 < compute_.layers(); ++layer) compute_.forward(layer);
+      for (std::size_t layer = compute_.layers(); layer-- > 0;) backward(layer);
+      total.loss_sum += compute_.loss().loss_sum;
+      total.tokens += compute_.loss().tokens;
+      compute_.end();
+    }
+    for (std::size_t g = 0; g < groups_.size(); ++g) update(g);
+    return total;
+  }
+
+  LossSum evaluate(const ToyBatch& batch) {
+    compute_.begin(batch.view(), Pass::Evaluate);
+    for (std::size_t layer = 0; layer < compute_.layers(); ++layer) compute_.forward(layer);
+    const LossSum loss = compute_.loss();
+    compute_.end();
+    return loss;
+  }
+
+  Snapshot snapshot() const {
+    Snapshot all;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const std::string& name = compute_.layouts()[g].group().name;
+      all[name + "/param"] = groups_[g].param;
+      for (std::size_t s = 0; s < groups_[g].states.size(); ++s) {
+        all[name + "/" + adam_.states(dtype_)[s].name] = groups_[g].states[s];
+      }
+    }
+    return all;
+  }
+
+ private:
+  struct Group {
+    Bytes param;
+    Bytes grad;
+    DType grad_dtype = DType::F32;
+    std::size_t received = 0;
+    std::vector<Bytes> states;
+  };
+
+  void backward(std::size_t layer) {
+    const std::vector<std::size_t>& named = compute_.groups_of(layer);
+    std::vector<Bytes> flat;
+    std::vector<std::byte*> pointers;
+    for (const std::size_t g : named) {
+      flat.emplace_back(groups_[g].param.size());
+      pointers.push_back(flat.back().data());
+    }
+    compute_.backward(layer, pointers);
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      Group& group = groups_[named[i]];
+      const std::size_t numel = compute_.layouts()[named[i]].numel();
+      const TensorSpan home{group.grad.data(), group.grad_dtype, numel};
+      group.received++ == 0 ? math_.cast(home, {pointers[i], dtype_, numel})
+                            : math_.accumulate(home, {pointers[i], dtype_, numel});
+    }
+  }
+
+  void update(std::size_t g) {
+    Group& group = groups_[g];
+    const std::size_t numel = compute_.layouts()[g].numel();
+    std::vector<TensorSpan> states;
+    for (Bytes& state : group.states) states.push_back({state.data(), DType::F32, numel});
+    const std::vector<Segment> segments = compute_.layouts()[g].segments(0, numel);
+    adam_.step(test::toy_step(step_),
+               {{group.param.data(), dtype_, numel}, {group.grad.data(), group.grad_dtype, numel}, states, segments});
+  }
+
+  const DType dtype_;
+  const std::size_t micro_batches_;
+  ToyCompute compute_;
+  test::PlainAdam adam_;
+  test::PlainMath math_;
+  std::vector<Group> groups_;
+  std::int64_t step_ = 0;
+};
+
+void expect_same(const Snapshot& actual, const Snapshot& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, bytes] : expected) EXPECT_TRUE(actual.at(name) == bytes) << name << " differs";
+}
+
+std::string describe(const ToyOptions& options) {
+  return "param " + std::string(name_of(options.param_home)) + ", states " + std::string(name_of(options.state_home)) +
+         ", grad " + std::string(name_of(options.grad_home)) + ", " + std::string(name_of(options.dtype)) + ", " +
+         std::to_string(options.micro_batches) + " micro-batches, " + std::to_string(options.slots) +
+         " slots, look-ahead " + std::to_string(options.look_ahead_pages) +
+         (options.gather_ahead == GatherAhead::One ? ", gather ahead" : "") +
+         (options.device.mode == HostDeviceOptions::Mode::Adversarial ? ", adversarial" : "");
+}
+
+const std::vector<TierKind> kAll = {TierKind::Device, TierKind::Host, TierKind::Nvme};
+
+template <typename Fn>
+void for_each_placement(Fn&& fn) {
+  for (const TierKind param : kAll) {
+    for (const TierKind states : kAll) {
+      for (const TierKind grad : {TierKind::Device, TierKind::Host}) fn(param, states, grad);
+    }
+  }
+}
+
+// How the same training may be driven.
+std::vector<ToyOptions> variants(HostDeviceOptions::Mode mode) {
+  constexpr std::size_t kFew = offload::ShardStore::kMinSlots;
+  if (mode == HostDeviceOptions::Mode::Adversarial) {
+    return {{.slots = kFew, .look_ahead_pages = 2, .gather_ahead = GatherAhead::One},
+            {.slots = 9, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::None}};
+  }
+  return {{.slots = kFew, .look_ahead_pages = 0, .gather_ahead = GatherAhead::None},
+          {.slots = kFew, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::One},
+          {.slots = 9, .look_ahead_pages = 3, .gather_ahead = GatherAhead::One},
+          {.slots = 200, .look_ahead_pages = 8, .gather_ahead = GatherAhead::None},
+          {.slots = 200, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::One}};
+}
+
+struct Training {
+  DType dtype;
+  std::size_t micro_batches;
+  HostDeviceOptions::Mode mode;
+};
+
+class Placement : public ::testing::TestWithParam<Training> {};
+INSTANTIATE_TEST_SUITE_P(Trainings, Placement,
+                         ::testing::Values(Training{DType::F32, 1, HostDeviceOptions::Mode::Normal},
+                                           Training{DType::F32, 3, HostDeviceOptions::Mode::Normal},
+                                           Training{DType::BF16, 1, HostDeviceOptions::Mode::Normal},
+                                           Training{DType::BF16, 3, HostDeviceOptions::Mode::Normal},
+                                           Training{DType::F32, 1, HostDeviceOptions::Mode::Adversarial},
+                                           Training{DType::F32, 3, HostDeviceOptions::Mode::Adversarial},
+                                           Training{DType::BF16, 1, HostDeviceOptions::Mode::Adversarial},
+                                           Training{DType::BF16, 3, HostDeviceOptions::Mode::Adversarial}),
+                         [](const auto& param_info) {
+                           return std::string(name_of(param_info.param.dtype)) + "_" +
+                                  std::to_string(param_info.param.micro_batches) +
+                                  (param_info.param.mode == HostDeviceOptions::Mode::Normal ? "_normal"
+                                                                                            : "_adversarial");
+                         });
+
+TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
+  const auto [dtype, micro_batches, mode] = GetParam();
+  const bool adversarial = mode == HostDeviceOptions::Mode::Adversarial;
+  const int steps = adversarial ? 2 : 3;
+  const std::size_t blocks = adversarial ? 1 : 3;
+  Reference reference(dtype, blocks, micro_batches);
+  std::vector<LossSum> losses;
+  for (int i = 0; i < steps; ++i) losses.push_back(reference.step());
+  const Snapshot expected = reference.snapshot();
+  std::uint64_t seed = 1;
+  for_each_placement([&](TierKind param, TierKind states, TierKind grad) {
+    for (ToyOptions options : variants(mode)) {
+      options.param_home = param;
+      options.state_home = states;
+      options.grad_home = grad;
+      options.dtype = dtype;
+      options.blocks = blocks;
+      options.micro_batches = micro_batches;
+      options.device = {.mode = mode, .seed = seed++};
+      SCOPED_TRACE(describe(options));
+      const test::Watchdog watchdog(describe(options));
+      ToyEngine engine(options);
+      for (const LossSum& loss : losses) {
+        const LossSum actual = engine.step();
+        EXPECT_EQ(actual.loss_sum, loss.loss_sum);
+        EXPECT_EQ(actual.tokens, loss.tokens);
+      }
+      EXPECT_EQ(engine.store.stats().off_schedule, 0U);
+      expect_same(engine.snapshot(), expected);
+    }
+  });
+}
+
+TEST(PlacementReference, LearnsSoThatEqualBitsMeanSomething) {
+  Reference reference(DType::BF16, 3, 1);
+  const Snapshot before = reference.snapshot();
+  const double loss_before = reference.evaluate(ToyBatch(1, 0)).loss_sum;
+  for (int i = 0; i < 5; ++i) (void)reference.step();
+  EXPECT_LT(reference.evaluate(ToyBatch(1, 0)).loss_sum, loss_before);
+  for (const auto& [name, bytes] : reference.snapshot()) EXPECT_FALSE(bytes == before.at(name)) << name;
+}
+
+TEST(Placement, AnEvaluationBetweenStepsChangesNothing) {
+  for (const TierKind home : kAll) {
+    const ToyOptions options{
+        .param_home = home, .state_home = home, .dtype = DType::BF16, .slots = 9, .look_ahead_pages = 3};
+    SCOPED_TRACE(describe(options));
+    const test::Watchdog watchdog(describe(options));
+    Reference reference(DType::BF16, options.blocks, 1);
+    ToyEngine engine(options);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(engine.evaluate().loss_sum, reference.evaluate(ToyBatch(1000, 0)).loss_sum);
+      EXPECT_EQ(engine.step().loss_sum, reference.step().loss_sum);
+    }
+    EXPECT_EQ(engine.evaluate().loss_sum, reference.evaluate(ToyBatch(1000, 0)).loss_sum);
+    EXPECT_EQ(engine.store.stats().off_schedule, 0U);
+    expect_same(engine.snapshot(), reference.snapshot());
+  }
+}
+
+// Bytes of all groups' shards in one type.
+std::uint64_t bytes_of_all(const ToyEngine& engine, DType dtype) {
+  std::uint64_t bytes = 0;
+  for (const FlatLayout& layout : engine.compute.layouts()) bytes += layout.numel() * bytes_of(dtype);
+  return bytes;
+}
+
+TEST(PlacementTraffic, StatesOnNvmeCrossItOnceEachWayPerStepButForTheCachedShare) {
+  for (const std::size_t slots : {6, 12, 200}) {
+    SCOPED_TRACE(slots);
+    ToyEngine engine({.state_home = TierKind::Nvme, .slots = slots, .look_ahead_pages = 1});
+    (void)engine.step();
+    const offload::LinkStats before = engine.nvme_tier.stats();
+    constexpr std::uint64_t kSteps = 10;
+    for (std::uint64_t i = 0; i < kSteps; ++i) (void)engine.step();
+    const offload::LinkStats after = engine.nvme_tier.stats();
+    const std::uint64_t states = 2 * bytes_of_all(engine, DType::F32);
+    const std::uint64_t cached = std::min(states, slots * kPageBytes);
+    const std::uint64_t least = states - cached;
+    // Two pages in use, one read ahead, one on its way out, and what Belady loses at the ends of a cycle.
+    const std::uint64_t most = cached == states ? 0 : least + 5 * kPageBytes;
+    EXPECT_GE(after.bytes_read - before.bytes_read, kSteps * least);
+    EXPECT_LE(after.bytes_read - before.bytes_read, kSteps * most);
+    EXPECT_GE(after.bytes_written - before.bytes_written, kSteps * least);
+    EXPECT_LE(after.bytes_written - before.bytes_written, kSteps * most);
+  }
+}
+
+TEST(PlacementTraffic, ParametersInHostMemoryGoToTheDeviceOncePerGather) {
+  ToyEngine engine({.param_home = TierKind::Host, .micro_batches = 3});
+  (void)engine.step();
+  std::uint64_t gathered = 0;
+  for (const ParamGroup& group : engine.groups) gathered += group.gathers() * group.full_bytes();
+  EXPECT_EQ(engine.counters.to_device, gathered);
+  // The table for the embedding and for the head, every block for forward and for backward, the scale once.
+  EXPECT_EQ(engine.groups[1].gathers(), 3 * 2U);
+  EXPECT_EQ(engine.groups[4].gathers(), 3U);
+}
+
+TEST(PlacementTraffic, GradientsGoToHostMemoryOncePerContribution) {
+  ToyEngine engine({.grad_home = TierKind::Host, .dtype = DType::BF16, .micro_batches = 3});
+  (void)engine.step();
+  const auto counts = count_contributions(train_visits(engine.compute, 3), engine.groups.size());
+  std::uint64_t sent = 0;
+  for (std::size_t g = 0; g < counts.size(); ++g) sent += counts[g] * engine.groups[g].full_bytes();
+  EXPECT_EQ(engine.counters.to_host, sent);
+}
+
+TEST(PlacementTraffic, WithEverythingOnTheDeviceNothingMoves) {
+  ToyEngine engine({.param_home = TierKind::Device, .state_home = TierKind::Device, .grad_home = TierKind::Device});
+  const offload::LinkStats before = engine.device_tier.stats();
+  (void)engine.step();
+  EXPECT_EQ(engine.counters.to_device, 0U);
+  EXPECT_EQ(engine.counters.to_host, 0U);
+  EXPECT_EQ(engine.device_tier.stats().bytes_read, before.bytes_read);
+  EXPECT_EQ(engine.device_tier.stats().bytes_written, before.bytes_written);
+  EXPECT_EQ(engine.nvme_tier.stats().bytes_read + engine.nvme_tier.stats().bytes_written, 0U);
+}
+
+TEST(PlacementTraffic, AnUpdateOnTheHostFetchesGradientsFromTheDeviceAndSendsParametersThere) {
+  ToyEngine engine({.param_home = TierKind::Device,
+                    .state_home = TierKind::Host,
+                    .grad_home = TierKind::Device,
+                    .dtype = DType::BF16,
+                    .micro_batches = 3});
+  const offload::LinkStats before = engine.device_tier.stats();
+  (void)engine.step();
+  EXPECT_EQ(engine.device_tier.stats().bytes_read - before.bytes_read, bytes_of_all(engine, DType::F32));
+  EXPECT_EQ(engine.device_tier.stats().bytes_written - before.bytes_written, bytes_of_all(engine, DType::BF16));
+}
+
+TEST(PlacementTraffic, AnUpdateOnTheDeviceBringsGradientsAndTakesParametersBack) {
+  ToyEngine engine({.param_home = TierKind::Host,
+                    .state_home = TierKind::Device,
+                    .grad_home = TierKind::Host,
+                    .dtype = DType::BF16,
+                    .micro_batches = 3});
+  (void)engine.step();
+  std::uint64_t gathered = 0;
+  for (const ParamGroup& group : engine.groups) gathered += group.gathers() * group.full_bytes();
+  EXPECT_EQ(engine.counters.to_device - gathered, bytes_of_all(engine, DType::F32));
+  const auto counts = count_contributions(train_visits(engine.compute, 3), engine.groups.size());
+  std::uint64_t sent = 0;
+  for (std::size_t g = 0; g < counts.size(); ++g) sent += counts[g] * engine.groups[g].full_bytes();
+  EXPECT_EQ(engine.counters.to_host - sent, bytes_of_all(engine, DType::BF16));
+}
+
+// Runs until the injected failure shows; false when there was none to show.
+bool fails(ToyEngine& engine) {
+  try {
+    for (int i = 0; i < 2; ++i) (void)engine.step();
+    engine.store.drain();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.failure().hint, "Injected by the test.");
+    return true;
+  }
+  return false;
+}
+
+TEST(PlacementFailure, AFailedRequestEndsTrainingWithItsErrorAndNothingHangs) {
+  for (const auto mode : {HostDeviceOptions::Mode::Normal, HostDeviceOptions::Mode::Adversarial}) {
+    for (const bool read : {true, false}) {
+      for (std::uint64_t nth = 0; nth < 60; nth += mode == HostDeviceOptions::Mode::Normal ? 1 : 7) {
+        const ToyOptions options{.param_home = TierKind::Nvme,
+                                 .state_home = TierKind::Nvme,
+                                 .dtype = DType::BF16,
+                                 .slots = 7,
+                                 .look_ahead_pages = nth % 4,
+                                 .device = {.mode = mode, .seed = nth}};
+        SCOPED_TRACE(std::string(read ? "read " : "write ") + std::to_string(nth) + ": " + describe(options));
+        const test::Watchdog watchdog(describe(options));
+        ToyEngine engine(options);
+        read ? engine.blobs.fail_read(nth) : engine.blobs.fail_write(nth);
+        EXPECT_TRUE(fails(engine));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::zero
