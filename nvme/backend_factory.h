@@ -16,7 +16,7 @@ enum class BackendKind : std::uint8_t { Auto, Uring, Threads };
 struct BackendOptions {
   BackendKind kind = BackendKind::Auto;
   unsigned threads = 4;  // of the thread backend
-  UringOptions uring;
+  UringOptions uring{};
 };
 
 // Called on the thread that will own the backend.

@@ -21,13 +21,13 @@
 namespace strata::nvme {
 
 struct NvmeOptions {
-  std::vector<std::filesystem::path> paths;        // at least one; one per drive
+  std::vector<std::filesystem::path> paths{};      // at least one; one per drive
   std::size_t block_bytes = std::size_t{1} << 20;  // largest request: a multiple of 4096, at most 1 GiB
   unsigned queue_depth = 32;                       // requests in flight per path: 1 .. 4096
   BackendKind backend = BackendKind::Auto;
   unsigned io_threads = 4;  // per path, of the thread backend: 1 .. 256
   IoMode mode = IoMode::Direct;
-  std::vector<std::span<std::byte>> regions;  // memory to register with io_uring; must outlive the store
+  std::vector<std::span<std::byte>> regions{};  // memory to register with io_uring; must outlive the store
 };
 
 // One swap file, one queue and one I/O thread per path; blob k lies on path k modulo their number. Swap files have no

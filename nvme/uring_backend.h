@@ -13,9 +13,9 @@ struct io_uring_params;
 namespace strata::nvme {
 
 struct UringOptions {
-  unsigned entries = 64;                      // requests in the submission ring; more may be submitted
-  std::vector<int> files;                     // registered ("fixed") files; others work too
-  std::vector<std::span<std::byte>> regions;  // memory to register; requests elsewhere work too
+  unsigned entries = 64;                        // requests in the submission ring; more may be submitted
+  std::vector<int> files{};                     // registered ("fixed") files; others work too
+  std::vector<std::span<std::byte>> regions{};  // memory to register; requests elsewhere work too
   // The call that makes the ring, with the signature of io_uring_queue_init_params, which null stands for.
   int (*setup)(unsigned entries, io_uring* ring, io_uring_params* params) = nullptr;
 };
