@@ -1,7 +1,7 @@
 #include "models/token_embedding.h"
 
-#include <ATen/ops/_unique.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
 
 #include "models/token_range.h"
 
@@ -16,11 +16,12 @@ TokenEmbedding::TokenEmbedding(const hf::ModelConfig& config, const DecoderOptio
 
 at::Tensor TokenEmbedding::forward(const zero::MicroBatch& batch, zero::LayerParams params) {
   check_token_range(batch.tokens, vocab_size_, "token");
-  // Each row is fetched once and repeated in fp32, so that autograd adds the gradients of a token that occurs many
-  // times in fp32 and rounds their sum once. A plain lookup in a 16-bit table would add them in 16 bits.
-  const auto [ids, positions] = at::_unique(batch.tokens, /*sorted=*/true, /*return_inverse=*/true);
-  const at::Tensor rows = at::embedding(params[0], ids).to(at::kFloat);
-  return at::embedding(rows, positions).to(compute_);
+  return at::embedding(params[0], batch.tokens).to(compute_);
+}
+
+std::vector<at::Tensor> TokenEmbedding::backward(const zero::MicroBatch& batch, const at::Tensor& grad_hidden) {
+  return {at::embedding_dense_backward(grad_hidden.to(at::kFloat), batch.tokens, vocab_size_, /*padding_idx=*/-1,
+                                       /*scale_grad_by_freq=*/false)};
 }
 
 }  // namespace strata::models

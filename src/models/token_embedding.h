@@ -20,6 +20,8 @@ class TokenEmbedding final : public zero::EmbeddingLayer {
   const std::vector<std::size_t>& groups() const override { return groups_; }
   // Throws: DataError for a token outside the vocabulary.
   at::Tensor forward(const zero::MicroBatch& batch, zero::LayerParams params) override;
+  // Rows of a token that occurs many times are added in fp32, in position order, whatever the group's type.
+  std::vector<at::Tensor> backward(const zero::MicroBatch& batch, const at::Tensor& grad_hidden) override;
 
  private:
   std::vector<std::size_t> groups_;

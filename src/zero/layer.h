@@ -1,4 +1,5 @@
-// Layers and models over ATen, as the torch LayerCompute drives them. Models implement these; nothing here knows memory tiers.
+// Layers and models over ATen, as the torch LayerCompute drives them. Models implement these; nothing here knows memory
+// tiers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +17,16 @@ namespace strata::zero {
 // What compute reads beside weights. B = sequences, T = tokens of each (right-padded), both of this micro-batch.
 struct MicroBatch {
   at::Tensor tokens;  // [B, T] int64
-  at::Tensor labels;  // [B, T] int64: the token that position t must predict (already shifted), -100 where no loss is taken
+  at::Tensor
+      labels;  // [B, T] int64: the token that position t must predict (already shifted), -100 where no loss is taken
 };
 
 // Parameters of one layer, in the order of Layer::groups() and of each group's params. They view gathered memory in the
 // group's type; they are leaves that require grad when gradients are wanted.
 using LayerParams = std::span<const at::Tensor>;
 
-// Names the parameter groups it uses by index into Model::groups(). A group may be named by several layers (tied embedding).
+// Names the parameter groups it uses by index into Model::groups(). A group may be named by several layers (tied
+// embedding).
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -35,6 +38,9 @@ class EmbeddingLayer : public Layer {
  public:
   // Returns [B, T, H] in the activation type.
   virtual at::Tensor forward(const MicroBatch& batch, LayerParams params) = 0;
+  // Gradients of the parameters, in their order, fp32 or the group's type, for grad_hidden [B, T, H]. Reads no
+  // parameter, so that the layer's groups need not be gathered again.
+  virtual std::vector<at::Tensor> backward(const MicroBatch& batch, const at::Tensor& grad_hidden) = 0;
 };
 
 // A layer in the middle: [B, T, H] to [B, T, H]. Differentiable by autograd in hidden and params.
@@ -47,10 +53,10 @@ class BlockLayer : public Layer {
 class LossLayer : public Layer {
  public:
   struct Result {
-    double loss_sum = 0;                 // sum of token losses over unmasked positions
-    std::int64_t tokens = 0;             // unmasked positions
-    at::Tensor grad_hidden;              // [B, T, H]: d(loss_sum)/d(hidden); undefined unless gradients were asked for
-    std::vector<at::Tensor> grad_params; // d(loss_sum)/d(param), fp32 or the group's type; empty unless asked for
+    double loss_sum = 0;                  // sum of token losses over unmasked positions
+    std::int64_t tokens = 0;              // unmasked positions
+    at::Tensor grad_hidden;               // [B, T, H]: d(loss_sum)/d(hidden); undefined unless gradients were asked for
+    std::vector<at::Tensor> grad_params;  // d(loss_sum)/d(param), fp32 or the group's type; empty unless asked for
   };
   enum class Want : std::uint8_t { Loss, LossAndGrads };
   virtual Result loss(const MicroBatch& batch, const at::Tensor& hidden, LayerParams params, Want want) = 0;
@@ -68,7 +74,8 @@ class Model {
   virtual BlockLayer& block(std::size_t index) = 0;
   virtual LossLayer& head() = 0;
   // Upper bound of the bytes that torch tensors of one training micro-batch of B sequences of T tokens occupy at once:
-  // stored layer inputs, and the largest layer's recomputation and backward. Gathered weights and flat gradients excluded.
+  // stored layer inputs, and the largest layer's recomputation and backward. Gathered weights and flat gradients
+  // excluded.
   virtual std::uint64_t activation_bytes(std::int64_t sequences, std::int64_t tokens_each) const = 0;
 };
 

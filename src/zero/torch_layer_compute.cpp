@@ -83,6 +83,7 @@ class TorchLayerCompute final : public LayerCompute {
     return layer == last() ? model_->head().groups() : model_->block(layer - 1).groups();
   }
   StorageBinding& binding(std::size_t group) override { return *bindings_.at(group); }
+  bool backward_needs_params(std::size_t layer) const override { return layer != 0; }
 
   void begin(const BatchView& batch, Pass pass) override;
   void forward(std::size_t layer) override;
@@ -97,10 +98,10 @@ class TorchLayerCompute final : public LayerCompute {
  private:
   std::size_t last() const { return layers() - 1; }
   std::vector<at::Tensor> params_of(std::size_t layer) const;
-  at::Tensor run(std::size_t layer, const at::Tensor& input, LayerParams params);
   void finish_forward(const at::Tensor& hidden, LayerParams params);
-  // Gradients of `layer`'s parameters, in the order of params_of(); leaves that of its input in grad_hidden_.
-  std::vector<at::Tensor> differentiate(std::size_t layer, const std::vector<at::Tensor>& params);
+  // Gradients of the layer's parameters, in the order of params_of(); leave that of its input in grad_hidden_.
+  std::vector<at::Tensor> differentiate_head();
+  std::vector<at::Tensor> differentiate_block(std::size_t layer);
   void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
 
   std::unique_ptr<Model> model_;
@@ -133,8 +134,8 @@ void TorchLayerCompute::begin(const BatchView& batch, Pass pass) {
 void TorchLayerCompute::end() {
   batch_ = {};
   std::fill(inputs_.begin(), inputs_.end(), at::Tensor());
-  grad_hidden_ = {};
-  logits_ = {};
+  grad_hidden_ = at::Tensor();
+  logits_ = at::Tensor();
   loss_ = {};
 }
 
@@ -149,11 +150,6 @@ std::vector<at::Tensor> TorchLayerCompute::params_of(std::size_t layer) const {
   return params;
 }
 
-at::Tensor TorchLayerCompute::run(std::size_t layer, const at::Tensor& input, LayerParams params) {
-  return layer == 0 ? model_->embedding().forward(batch_, params)
-                    : model_->block(layer - 1).forward(batch_, input, params);
-}
-
 void TorchLayerCompute::forward(std::size_t layer) {
   STRATA_EXPECTS(batch_.tokens.defined(), "forward needs a micro-batch: call begin()");
   STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "layers run in order");
@@ -163,8 +159,9 @@ void TorchLayerCompute::forward(std::size_t layer) {
     finish_forward(std::exchange(inputs_[layer], {}), params);
     return;
   }
-  inputs_[layer + 1] = run(layer, inputs_[layer], params);
-  if (pass_ != Pass::Train) inputs_[layer] = {};
+  inputs_[layer + 1] = layer == 0 ? model_->embedding().forward(batch_, params)
+                                  : model_->block(layer - 1).forward(batch_, inputs_[layer], params);
+  if (pass_ != Pass::Train) inputs_[layer] = at::Tensor();
 }
 
 void TorchLayerCompute::finish_forward(const at::Tensor& hidden, LayerParams params) {
@@ -178,27 +175,24 @@ void TorchLayerCompute::finish_forward(const at::Tensor& hidden, LayerParams par
   logits_ = model_->head().logits(last_position, params).contiguous();
 }
 
-std::vector<at::Tensor> TorchLayerCompute::differentiate(std::size_t layer, const std::vector<at::Tensor>& params) {
-  if (layer == last()) {
-    LossLayer::Result result =
-        model_->head().loss(batch_, std::exchange(inputs_[layer], {}), params, LossLayer::Want::LossAndGrads);
-    loss_ = {result.loss_sum, result.tokens};
-    grad_hidden_ = std::move(result.grad_hidden);
-    return std::move(result.grad_params);
-  }
+std::vector<at::Tensor> TorchLayerCompute::differentiate_head() {
+  LossLayer::Result result =
+      model_->head().loss(batch_, std::exchange(inputs_[last()], {}), params_of(last()), LossLayer::Want::LossAndGrads);
+  loss_ = {result.loss_sum, result.tokens};
+  grad_hidden_ = std::move(result.grad_hidden);
+  return std::move(result.grad_params);
+}
+
+std::vector<at::Tensor> TorchLayerCompute::differentiate_block(std::size_t layer) {
   const c10::AutoGradMode grad(true);
+  const std::vector<at::Tensor> params = params_of(layer);
+  const at::Tensor input = std::exchange(inputs_[layer], {}).detach().requires_grad_(true);
+  const at::Tensor output = model_->block(layer - 1).forward(batch_, input, params);
   std::vector<at::Tensor> wanted = params;
-  at::Tensor input;
-  if (layer > 0) {
-    input = std::exchange(inputs_[layer], {}).detach().requires_grad_(true);
-    wanted.insert(wanted.begin(), input);
-  }
-  const at::Tensor output = run(layer, input, params);
+  wanted.push_back(input);
   std::vector<at::Tensor> gradients = torch::autograd::grad({output}, wanted, {std::exchange(grad_hidden_, {})});
-  if (layer > 0) {
-    grad_hidden_ = std::move(gradients.front());
-    gradients.erase(gradients.begin());
-  }
+  grad_hidden_ = std::move(gradients.back());
+  gradients.pop_back();
   return gradients;
 }
 
@@ -206,7 +200,13 @@ void TorchLayerCompute::backward(std::size_t layer, std::span<std::byte* const> 
   STRATA_EXPECTS(pass_ == Pass::Train, "only a Train pass has a backward");
   STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "backward visits each layer once, after the whole forward");
   STRATA_EXPECTS(layer == last() || grad_hidden_.defined(), "backward visits the layers from the last to the first");
-  pack(layer, differentiate(layer, params_of(layer)), grads);
+  if (layer == last()) {
+    pack(layer, differentiate_head(), grads);
+  } else if (layer > 0) {
+    pack(layer, differentiate_block(layer), grads);
+  } else {
+    pack(layer, model_->embedding().backward(batch_, std::exchange(grad_hidden_, {})), grads);
+  }
 }
 
 void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> gradients,
