@@ -15,6 +15,7 @@ Exit codes: 0 done, 2 usage, 4 a data or model file is not what it should be, 5 
 """
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import xxhash
 from data_encoding import KINDS, Encoded, Encoder, field_of, kind_of, load_tokenizer, messages_of, text_of
-from data_records import DataProblem, ReadCounts, parse_json, read_records
+from data_records import BOM, DataProblem, ReadCounts, decode, parse_json, read_records
 
 # Part of the hash of the inputs: raised whenever the same input would give other tokens or another mask.
 REVISION = 1
@@ -57,7 +58,10 @@ def parse_arguments(arguments):
 def read_json_file(path):
     if not path.is_file():
         raise DataProblem(f"{path}: no such file; --model is a Hugging Face model folder")
-    return parse_json(path.read_text(encoding="utf-8-sig"), path)
+    value = parse_json(decode(path.read_bytes().removeprefix(BOM), path), path)
+    if not isinstance(value, dict):
+        raise DataProblem(f"{path}: expected a JSON object")
+    return value
 
 
 def whole_number(config, key, path):
@@ -218,6 +222,10 @@ def prepare(options, parser):
     for path in [options.model / "config.json", *options.data]:
         if not path.is_file():
             raise DataProblem(f"{path}: no such file")
+    for path in filter(None, (options.out, options.val_out)):
+        # Found now rather than after hours of tokenizing.
+        if not os.access(path.parent, os.W_OK):
+            raise OSError(errno.ENOENT, "no such folder, or no permission to write there", str(path.parent))
     config = read_json_file(options.model / "config.json")
     longest = whole_number(config, "max_position_embeddings", options.model / "config.json")
     if options.max_tokens > longest:

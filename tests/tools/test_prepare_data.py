@@ -132,8 +132,30 @@ def test_merges_as_pairs_and_as_strings_give_the_same_ids(prepare, model_folder,
     assert prepare(text, model=path).samples == prepare(text).samples
 
 
-def test_an_unwritable_place_exits_with_5(prepare, tmp_path):
-    assert prepare(DATA, "--out", str(tmp_path / "absent" / "out.tok")).code == 5
+def test_an_unwritable_place_exits_with_5_and_is_named(prepare, tmp_path):
+    result = prepare(DATA, "--out", str(tmp_path / "absent" / "out.tok"))
+
+    assert result.code == 5 and "absent: no such folder" in result.error
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"[]", "expected a JSON object"),
+        (b"{", "broken JSON"),
+        (b"\xff", "not UTF-8"),
+        (b'{"max_position_embeddings": "512"}', 'max_position_embeddings is "512"'),
+        (b'{"max_position_embeddings": 512}', "vocab_size is null"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_named(prepare, model_folder, tmp_path, content, what):
+    folder = tmp_path / "broken"
+    shutil.copytree(model_folder, folder)
+    (folder / "config.json").write_bytes(content)
+
+    result = prepare(DATA, model=folder)
+
+    assert result.code == 4 and "config.json" in result.error and what in result.error
 
 
 def test_the_help_names_every_exit_code(prepare, capsys):
