@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -66,6 +68,22 @@ TEST(NvmeStore, GivesSpaceBackAtTheEnd) {
     EXPECT_LT(fs::space(directory.path()).free, before - (256 << 20)) << "space was not reserved";
   }
   EXPECT_EQ(budget.used(), 0u);
+}
+
+// Runs in a child process.
+[[noreturn]] void write_and_be_killed(const fs::path& path) {
+  Budget budget("nvme", kGiB);
+  NvmeStore store(options_for(path), budget);
+  round_trip(store, test::random_bytes(1 << 20, 1));
+  ::raise(SIGKILL);
+  std::_Exit(1);
+}
+
+TEST(NvmeStoreDeathTest, LeavesNothingBehindWhenItIsKilled) {
+  testing::FLAGS_gtest_death_test_style = "fast";  // the child must see this directory, not one of its own
+  test::TempDir directory;
+  EXPECT_EXIT(write_and_be_killed(directory.path()), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
 TEST(NvmeStore, TouchesNoForeignFile) {
