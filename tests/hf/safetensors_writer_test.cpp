@@ -1,10 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "hf/safetensors.h"
@@ -172,6 +176,44 @@ TEST(SafetensorsWriter, ATooSmallFileSystemIsFoundBeforeAnythingIsWritten) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("free"));
   }
   EXPECT_THAT(names_in(folder.path()), ElementsAre());
+}
+
+// Lets files of this process grow to `bytes` only: the first write beyond is short, the next fails with EFBIG.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    if (::getrlimit(RLIMIT_FSIZE, &before_) != 0) throw std::runtime_error("getrlimit");
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit limit { .rlim_cur = bytes, .rlim_max = before_.rlim_max };
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("setrlimit");
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  struct rlimit before_ {};
+  void (*handler_)(int) = SIG_DFL;
+};
+
+TEST(SafetensorsWriter, AShortWriteIsResumedAndItsFailureReported) {
+  const TemporaryFolder folder;
+  std::vector<std::byte> buffer(3000);
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {10000}}};
+  const std::vector<std::string> contents = contents_of(tensors, 4);
+
+  try {
+    const FileSizeLimit limit(4096);
+    write_safetensors(folder.path(), tensors, producer_of(contents), buffer);
+    FAIL() << "accepted";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.failure().errno_value, EFBIG);
+    EXPECT_EQ(error.failure().offset_bytes, 4096u);
+    EXPECT_EQ(error.failure().path, (folder / "model.safetensors").string());
+  }
 }
 
 TEST(SafetensorsWriter, EqualNamesAreTheCallersMistake) {
