@@ -1,6 +1,7 @@
 #include "zero/device_slots.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/bytes.h"
@@ -29,25 +30,29 @@ std::size_t most_at_once(std::span<const std::uint64_t> group_bytes, std::span<c
 
 std::vector<SlotClass> plan_slot_classes(std::span<const std::uint64_t> group_bytes,
                                          std::span<const std::vector<std::size_t>> visits, std::size_t window) {
-  const std::set<std::uint64_t> sizes(group_bytes.begin(), group_bytes.end());
-  std::vector<SlotClass> classes;
-  std::uint64_t above = 0;  // lower end of the class being built
-  std::uint64_t previous = 0;
-  for (const std::uint64_t size : sizes) {
-    const SlotClass alone{size, most_at_once(group_bytes, visits, window, previous, size)};
-    if (!classes.empty()) {
-      const SlotClass merged{size, most_at_once(group_bytes, visits, window, above, size)};
-      const SlotClass& last = classes.back();
-      if (merged.bytes * merged.count <= last.bytes * last.count + alone.bytes * alone.count) {
-        classes.back() = merged;
-        previous = size;
-        continue;
-      }
+  const std::set<std::uint64_t> distinct(group_bytes.begin(), group_bytes.end());
+  const std::vector<std::uint64_t> sizes(distinct.begin(), distinct.end());
+  const auto class_of = [&](std::size_t begin, std::size_t end) {
+    const std::uint64_t above = begin == 0 ? 0 : sizes[begin - 1];
+    return SlotClass{sizes[end - 1], most_at_once(group_bytes, visits, window, above, sizes[end - 1])};
+  };
+  // Each class takes a run of consecutive sizes. cheapest[n]: fewest bytes for the n smallest sizes; begin_of[n]: where
+  // the last class of that choice begins. Merging greedily misses cuts that pay only together with a later size.
+  std::vector<std::uint64_t> cheapest(sizes.size() + 1, std::numeric_limits<std::uint64_t>::max());
+  std::vector<std::size_t> begin_of(sizes.size() + 1, 0);
+  cheapest[0] = 0;
+  for (std::size_t end = 1; end <= sizes.size(); ++end) {
+    for (std::size_t begin = 0; begin < end; ++begin) {
+      const SlotClass last = class_of(begin, end);
+      const std::uint64_t bytes = cheapest[begin] + last.bytes * last.count;
+      if (bytes >= cheapest[end]) continue;
+      cheapest[end] = bytes;
+      begin_of[end] = begin;
     }
-    above = previous;
-    classes.push_back(alone);
-    previous = size;
   }
+  std::vector<SlotClass> classes;
+  for (std::size_t end = sizes.size(); end > 0; end = begin_of[end]) classes.push_back(class_of(begin_of[end], end));
+  std::reverse(classes.begin(), classes.end());
   std::erase_if(classes, [](const SlotClass& c) { return c.count == 0; });
   return classes;
 }

@@ -17,8 +17,8 @@ struct SlotClass {
 };
 
 // The classes that let every run of `window` consecutive visits hold the groups it names at once. Close sizes that are
-// never needed together share a class when that takes fewer bytes. `group_bytes[g]` is the size of group g; `visits[v]`
-// lists groups.
+// never needed together share a class where that takes fewer bytes: no other cut of the sizes into classes takes less.
+// `group_bytes[g]` is the size of group g; `visits[v]` lists groups.
 std::vector<SlotClass> plan_slot_classes(std::span<const std::uint64_t> group_bytes,
                                          std::span<const std::vector<std::size_t>> visits, std::size_t window);
 std::uint64_t total_bytes(std::span<const SlotClass> classes);
