@@ -121,10 +121,10 @@ class StoreBench {
   }
 
  private:
-  // Twice what the queue holds, so that it never runs dry while a piece is waited for; at least four pieces.
+  // Four times what the queue holds, so that it does not run dry when this thread is late; at least four pieces.
   static std::size_t slot_count(const NvmeBenchOptions& options) {
     const std::uint64_t in_flight = std::uint64_t{options.block_bytes} * options.queue_depth;
-    return static_cast<std::size_t>(std::clamp<std::uint64_t>(2 * ceil_div(in_flight, kTransferBytes), 4, 64));
+    return static_cast<std::size_t>(std::clamp<std::uint64_t>(4 * ceil_div(in_flight, kTransferBytes), 4, 64));
   }
 
   Event move(Pattern pattern, std::size_t piece, std::uint64_t offset, std::span<std::byte> slot) {
