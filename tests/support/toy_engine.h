@@ -196,11 +196,20 @@ class ToyEngine {
       }
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
+    }
+    initialize();
+  }
+
+  // After the last add(): the first acquire() ends the set-up of a store.
+  void initialize() {
+    for (std::size_t g = 0; g < shards.size(); ++g) {
+      const zero::FlatLayout& layout = compute.layouts()[g];
       const std::vector<float> values = toy_parameters(layout);
-      write_shard(store, shard.param, encode(values, options.dtype));
-      for (const offload::ShardId state : shard.states) {
-        const bool master = store.spec(state).name == name + "/master";
-        write_shard(store, state, encode(master ? values : std::vector<float>(numel, 0.0F), DType::F32));
+      const std::vector<float> zeros(values.size(), 0.0F);
+      write_shard(store, shards[g].param, encode(values, options.dtype));
+      for (const offload::ShardId state : shards[g].states) {
+        const bool master = store.spec(state).name == layout.group().name + "/master";
+        write_shard(store, state, encode(master ? values : zeros, DType::F32));
       }
     }
     store.drain_uncached();

@@ -1,0 +1,158 @@
+#include "zero/grad_reducer.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/local_communicator.h"
+#include "support/plain_math.h"
+#include "support/store_rig.h"
+
+namespace strata::zero {
+namespace {
+
+using offload::TierKind;
+
+constexpr std::size_t kSlotBytes = ShardMath::kNormBlock * sizeof(float);
+constexpr std::size_t kNumel = 2 * ShardMath::kNormBlock + 3000;  // three pieces in fp32, two in bf16
+
+// A reducer for one group; gradient i of a step holds (i + 1) * pattern.
+struct Rig {
+  Rig(TierKind home, DType dtype, DType home_dtype, std::size_t contributions, bool with_staging = true,
+      HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial)
+      : tiers({.slots = offload::ShardStore::kMinSlots, .slot_bytes = kSlotBytes, .device = {.mode = mode, .seed = 4}}),
+        dtype_(dtype),
+        layout({"g", {{"p", {static_cast<std::int64_t>(kNumel)}}}}, 1),
+        grad(tiers.add(layout.shard_numel(), home, home_dtype, offload::ShardKind::Grad)),
+        slots(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.numel() * bytes_of(dtype), 2}}),
+        staging(allocate_host(tiers.host, 2 * kSlotBytes, MemoryTag::Staging), kSlotBytes),
+        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}}, tiers.store, slots,
+                with_staging ? &staging : nullptr, comm, {*copy_in, *copy_out, *comm_stream, *compute}, adder, math,
+                math, counters) {}
+
+  static float pattern(std::size_t i) { return static_cast<float>(i % 7) - 3; }
+
+  void contribute(float factor) {
+    const DeviceSlots::Lease lease = reducer.acquire(0);
+    compute->launch([this, factor, data = lease.data] {
+      const TensorSpan flat{data, dtype_, layout.numel()};
+      for (std::size_t i = 0; i < flat.numel; ++i) {
+        test::store_element(flat, i, i < kNumel ? factor * pattern(i) : 0.0F);
+      }
+    });
+    reducer.reduce(0, lease);
+  }
+  void expect_home(float factor) {
+    std::vector<std::byte> bytes = test::read_shard(tiers.store, grad);
+    const TensorSpan home{bytes.data(), tiers.store.spec(grad).dtype, layout.shard_numel()};
+    for (std::size_t i = 0; i < home.numel; ++i) {
+      ASSERT_EQ(test::load_element(home, i), i < kNumel ? factor * pattern(i) : 0.0F) << "element " << i;
+    }
+  }
+
+  test::StoreRig tiers;
+  DType dtype_;
+  FlatLayout layout;
+  offload::ShardId grad;
+  DeviceSlots slots;
+  SlotPool staging;
+  test::PlainMath math;
+  LocalCommunicator comm;
+  LinkCounters counters;
+  ThreadExecutor adder{"adder"};
+  std::unique_ptr<Stream> copy_in = tiers.device.create_stream("copy-in");
+  std::unique_ptr<Stream> copy_out = tiers.device.create_stream("copy-out");
+  std::unique_ptr<Stream> comm_stream = tiers.device.create_stream("comm");
+  std::unique_ptr<Stream> compute = tiers.device.create_stream("compute");
+  GradReducer reducer;
+};
+
+class EachGradHome : public ::testing::TestWithParam<TierKind> {};
+INSTANTIATE_TEST_SUITE_P(GradReducers, EachGradHome,
+                         ::testing::Values(TierKind::Device, TierKind::Host, TierKind::Nvme),
+                         [](const auto& param_info) { return std::string(name_of(param_info.param)); });
+
+TEST_P(EachGradHome, OneContributionArrivesUnchangedAndTheNextStepOverwritesIt) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    Rig rig(GetParam(), dtype, dtype, 1, /*with_staging=*/false);
+    rig.contribute(1);
+    rig.reducer.finish();
+    rig.expect_home(1);
+    rig.contribute(5);
+    rig.reducer.finish();
+    rig.expect_home(5);
+  }
+}
+
+TEST_P(EachGradHome, SeveralContributionsAreAdded) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    Rig rig(GetParam(), dtype, DType::F32, 3);
+    for (int step = 0; step < 2; ++step) {
+      for (const float factor : {1.0F, 2.0F, 4.0F}) rig.contribute(factor);
+      rig.reducer.finish();
+      rig.expect_home(7);
+    }
+  }
+}
+
+TEST(GradReducer, CountsTheBytesThatLeaveTheDevice) {
+  Rig host(TierKind::Host, DType::BF16, DType::F32, 2);
+  host.contribute(1);
+  host.contribute(2);
+  host.reducer.finish();
+  EXPECT_EQ(host.counters.to_host, 2 * host.layout.numel() * 2);
+  Rig device(TierKind::Device, DType::BF16, DType::F32, 1);
+  device.contribute(1);
+  device.reducer.finish();
+  EXPECT_EQ(device.counters.to_host, 0U);
+}
+
+TEST(GradReducer, TheNormHasTheSameBitsOnEveryHome) {
+  std::vector<double> sums;
+  for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    Rig rig(home, DType::F32, DType::F32, 1);
+    rig.contribute(0.1F);
+    rig.reducer.finish();
+    sums.push_back(rig.reducer.sum_of_squares());
+  }
+  double expected = 0;
+  for (std::size_t first = 0; first < kNumel; first += ShardMath::kNormBlock) {
+    double block = 0;
+    for (std::size_t i = first; i < std::min(first + ShardMath::kNormBlock, kNumel); ++i) {
+      const double value = 0.1F * Rig::pattern(i);
+      block += value * value;
+    }
+    expected += block;
+  }
+  EXPECT_EQ(sums, std::vector<double>(3, expected));
+}
+
+TEST(GradReducer, AMissingContributionIsRefused) {
+  Rig rig(TierKind::Host, DType::F32, DType::F32, 2);
+  rig.contribute(1);
+  EXPECT_THROW(rig.reducer.finish(), ContractViolation);
+}
+
+TEST(GradReducer, AContributionTooManyIsRefused) {
+  Rig rig(TierKind::Host, DType::F32, DType::F32, 1);
+  rig.contribute(1);
+  EXPECT_THROW(rig.contribute(1), ContractViolation);
+}
+
+TEST(GradReducer, AFailureOfComputeReachesFinish) {
+  for (const TierKind home : {TierKind::Device, TierKind::Host}) {
+    Rig rig(home, DType::BF16, DType::F32, 2);
+    rig.contribute(1);
+    rig.compute->launch([] { throw DeviceError("no more"); });
+    rig.contribute(2);
+    EXPECT_THROW(rig.reducer.finish(), DeviceError);
+  }
+}
+
+TEST(GradReducer, NeedsStagingWhereSomethingIsAddedOrConverted) {
+  EXPECT_FALSE(GradReducer::needs_staging(DType::F32, DType::F32, 1));
+  EXPECT_TRUE(GradReducer::needs_staging(DType::F32, DType::F32, 2));
+  EXPECT_TRUE(GradReducer::needs_staging(DType::BF16, DType::F32, 1));
+}
+
+}  // namespace
+}  // namespace strata::zero

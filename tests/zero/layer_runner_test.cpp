@@ -1,0 +1,76 @@
+#include "zero/layer_runner.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/toy_engine.h"
+
+namespace strata::zero {
+namespace {
+
+using test::ToyBatch;
+using test::ToyCompute;
+using test::ToyEngine;
+
+TEST(LayerRunner, SumsTheLossOverMicroBatches) {
+  ToyEngine engine({.micro_batches = 3});
+  LossSum expected;
+  for (std::size_t m = 0; m < 3; ++m) {
+    const LossSum loss = engine.runner->evaluate(ToyBatch(1, m).view());
+    expected.loss_sum += loss.loss_sum;
+    expected.tokens += loss.tokens;
+  }
+  EXPECT_GT(expected.tokens, 0);
+  const LossSum loss = engine.step();
+  EXPECT_EQ(loss.loss_sum, expected.loss_sum);
+  EXPECT_EQ(loss.tokens, expected.tokens);
+}
+
+TEST(LayerRunner, GeneratesLogitsOfTheLastPositionOfEachSequence) {
+  ToyEngine engine({});
+  const ToyBatch batch(1, 0);
+  const std::vector<float> both = engine.runner->generate({2, 6, batch.tokens, {}});
+  ASSERT_EQ(both.size(), 2 * ToyCompute::kVocabulary);
+  const std::span<const std::int64_t> second = std::span(batch.tokens).subspan(6);
+  const std::vector<float> alone = engine.runner->generate({1, 6, second, {}});
+  EXPECT_EQ(alone, std::vector<float>(both.begin() + ToyCompute::kVocabulary, both.end()));
+}
+
+TEST(LayerRunner, LeavesEveryGroupSharded) {
+  for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+    ToyEngine engine({.micro_batches = 2, .gather_ahead = ahead});
+    (void)engine.step();
+    for (const ParamGroup& group : engine.groups) EXPECT_EQ(group.state(), ParamGroup::State::Sharded);
+  }
+}
+
+TEST(LayerRunner, MeasuresComputeOfTheLastCallOnly) {
+  ToyEngine engine({});
+  (void)engine.step();
+  EXPECT_GT(engine.runner->busy().forward, 0);
+  EXPECT_GT(engine.runner->busy().backward, 0);
+  (void)engine.evaluate();
+  EXPECT_EQ(engine.runner->busy().backward, 0);
+}
+
+TEST(LayerRunner, AFailureInComputeIsThrownByTheCall) {
+  ToyEngine engine({});
+  ToyBatch batch(1, 0);
+  engine.compute_stream->launch([] { throw DeviceError("the kernel failed"); });
+  const BatchView view = batch.view();
+  EXPECT_THROW((void)engine.runner->train({&view, 1}), DeviceError);
+}
+
+TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {
+  ToyEngine engine({.param_home = offload::TierKind::Nvme, .slots = offload::ShardStore::kMinSlots});
+  engine.blobs.fail_read(3);
+  {
+    const ToyBatch batch(1, 0);
+    const BatchView view = batch.view();
+    EXPECT_THROW((void)engine.runner->train({&view, 1}), IoError);
+  }
+  // The engine ends here: work that still read the batch would show under AddressSanitizer.
+}
+
+}  // namespace
+}  // namespace strata::zero
