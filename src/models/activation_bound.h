@@ -1,4 +1,4 @@
-// How much memory one training micro-batch of a decoder takes beside weights and gradients of the engine.
+// How much memory one training micro-batch of a decoder takes beside gathered weights and flat gradients.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,13 @@
 
 namespace strata::models {
 
+// The largest of a few moments of a step, each the sum of the tensors that live then. [Note: activation bound] in the
+// source lists them. Immutable, thread-safe.
 class ActivationBound {
  public:
   ActivationBound(const hf::ModelConfig& config, const DecoderOptions& options) : config_(config), options_(options) {}
 
-  // As zero::Model::activation_bytes().
+  // As zero::Model::activation_bytes(). Depends on at::get_num_threads(): attention has scratch for each thread.
   std::uint64_t bytes(std::int64_t sequences, std::int64_t tokens_each) const;
 
  private:

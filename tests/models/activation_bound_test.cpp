@@ -1,0 +1,85 @@
+#include "models/activation_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/bytes.h"
+#include "models/flat_run.h"
+#include "models/tiny_config.h"
+#include "zero/torch_allocator.h"
+
+namespace strata::models {
+namespace {
+
+using namespace strata::literals;
+
+hf::ModelConfig sized(std::int64_t hidden, std::int64_t inner, std::int64_t vocab, std::int64_t layers) {
+  hf::ModelConfig config = tiny_config();
+  config.hidden_size = hidden;
+  config.intermediate_size = inner;
+  config.vocab_size = vocab;
+  config.num_hidden_layers = layers;
+  config.head_dim = hidden / config.num_attention_heads;
+  config.sliding_window.assign(static_cast<std::size_t>(layers), 0);
+  return config;
+}
+
+struct Shape {
+  std::string name;
+  hf::ModelConfig config;
+  std::int64_t sequences;
+  std::int64_t tokens_each;
+};
+
+std::vector<Shape> shapes() {
+  hf::ModelConfig window = sized(64, 172, 1003, 2);
+  window.sliding_window.assign(2, 32);
+  hf::ModelConfig qwen3 = sized(64, 172, 1003, 2);
+  qwen3.qk_norm = true;
+  qwen3.head_dim = 48;
+  return {{"activations dominate", sized(64, 172, 101, 4), 4, 256},
+          {"many layers", sized(64, 96, 101, 12), 2, 128},
+          {"block weights dominate", sized(256, 688, 101, 1), 1, 16},
+          {"head dominates", sized(64, 64, 8009, 1), 1, 300},
+          {"long text", sized(32, 64, 101, 1), 1, 1024},
+          {"window", window, 2, 200},
+          {"norms of q and k", qwen3, 2, 150}};
+}
+
+double measured_over_bound(const Shape& shape, DecoderOptions options) {
+  options.loss_chunk_tokens = 64;
+  Budget budget("host", 8_GiB);
+  const zero::TorchAllocator allocator(budget);
+  FlatRun run(shape.config, options);
+  run.bind();
+  const IdBatch batch = random_ids(shape.sequences, shape.tokens_each, shape.config.vocab_size, 5);
+  run.forward(batch);
+  run.backward();
+  const auto bound =
+      static_cast<double>(ActivationBound(shape.config, options).bytes(shape.sequences, shape.tokens_each));
+  return static_cast<double>(budget.peak()) / bound;
+}
+
+void expect_tight(const DecoderOptions& options) {
+  for (const Shape& shape : shapes()) {
+    const double ratio = measured_over_bound(shape, options);
+    EXPECT_LE(ratio, 1.0) << shape.name;
+    EXPECT_GE(ratio, 0.75) << shape.name;
+  }
+}
+
+TEST(ActivationBound, HoldsWithinAQuarterInFp32) {
+  expect_tight({.group_type = at::kFloat});
+}
+
+TEST(ActivationBound, HoldsWithinAQuarterForUpcastWeights) {
+  expect_tight({.group_type = at::kBFloat16, .compute = DecoderOptions::Compute::Fp32});
+}
+
+TEST(ActivationBound, HoldsWithinAQuarterInBf16) {
+  expect_tight({.group_type = at::kBFloat16});
+}
+
+}  // namespace
+}  // namespace strata::models

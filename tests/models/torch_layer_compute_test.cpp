@@ -1,0 +1,158 @@
+#include "zero/torch_layer_compute.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "core/error.h"
+#include "models/flat_run.h"
+#include "models/tiny_config.h"
+
+namespace strata::models {
+namespace {
+
+hf::ModelConfig tied_config() {
+  hf::ModelConfig config = tiny_config();
+  config.tie_word_embeddings = true;
+  config.qkv_bias = true;
+  return config;
+}
+
+constexpr DecoderOptions kBf16Upcast{.group_type = at::kBFloat16, .compute = DecoderOptions::Compute::Fp32};
+constexpr DecoderOptions kBf16{.group_type = at::kBFloat16};
+
+TEST(TorchLayerCompute, TheSameBatchGivesTheSameBits) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  const IdBatch batch = random_ids(3, 17, 101, 1);
+  run.forward(batch);
+  const auto first = run.backward();
+  const double loss = run.compute().loss().loss_sum;
+  run.forward(batch);
+  EXPECT_EQ(run.backward(), first);
+  EXPECT_EQ(run.compute().loss().loss_sum, loss);
+}
+
+TEST(TorchLayerCompute, WeightsMayMoveBetweenForwardAndBackward) {
+  const IdBatch batch = random_ids(2, 9, 101, 2);
+  FlatRun still(tied_config(), {});
+  still.bind();
+  still.forward(batch);
+  const auto expected = still.backward();
+  FlatRun moving(tied_config(), {});
+  moving.bind();
+  moving.forward(batch);
+  moving.move_weights();
+  EXPECT_EQ(moving.backward(), expected);
+}
+
+TEST(TorchLayerCompute, PaddingOfFlatGradientsIsZero) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  run.forward(random_ids(1, 5, 101, 3));
+  const auto gradients = run.backward();
+  std::size_t gaps = 0;
+  for (std::size_t layer = 0; layer < gradients.size(); ++layer) {
+    const auto& groups = run.compute().groups_of(layer);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const auto* const values = reinterpret_cast<const float*>(gradients[layer][g].data());
+      run.compute().layouts()[groups[g]].for_each_gap([&](std::size_t offset, std::size_t numel) {
+        for (std::size_t i = offset; i < offset + numel; ++i) EXPECT_EQ(values[i], 0.0f);
+        ++gaps;
+      });
+    }
+  }
+  EXPECT_GT(gaps, 0u);
+}
+
+TEST(TorchLayerCompute, EmbeddingBackwardRunsWithoutItsWeights) {
+  FlatRun run(tiny_config(), {});
+  run.bind();
+  run.forward(random_ids(1, 5, 101, 4));
+  EXPECT_FALSE(run.compute().backward_needs_params(0));
+  run.compute().binding(0).unbind();
+  EXPECT_NO_THROW(run.backward());
+}
+
+TEST(TorchLayerCompute, LayerWithoutMemoryIsRefusedByName) {
+  FlatRun run(tiny_config(), {});
+  run.bind();
+  run.compute().binding(1).unbind();
+  try {
+    run.forward(random_ids(1, 5, 101, 5));
+    FAIL() << "an unbound group was used";
+  } catch (const ContractViolation& error) {
+    EXPECT_NE(std::string(error.what()).find("model.layers.0"), std::string::npos) << error.what();
+  }
+}
+
+TEST(TorchLayerCompute, EvaluationGivesTheLossOfTraining) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  const IdBatch batch = random_ids(2, 11, 101, 6);
+  run.forward(batch);
+  run.backward();
+  const zero::LossSum trained = run.compute().loss();
+  run.compute().begin(batch.view(), zero::Pass::Evaluate);
+  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(layer);
+  EXPECT_EQ(run.compute().loss().loss_sum, trained.loss_sum);
+  EXPECT_EQ(run.compute().loss().tokens, trained.tokens);
+}
+
+TEST(TorchLayerCompute, GenerationGivesOneRowOfLogitsPerSequence) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  IdBatch batch = random_ids(2, 11, 101, 7);
+  batch.labels.clear();
+  run.compute().begin(batch.view(), zero::Pass::Generate);
+  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(layer);
+  EXPECT_EQ(run.compute().logits().size(), 2u * 101u);
+}
+
+// The loss of a step along the gradient, seen from the loss alone: (L(w + h d) - L(w - h d)) / 2h = <gradient, d>.
+TEST(TorchLayerCompute, GradientOfTheTiedEmbeddingIsTheSumOfBothUses) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  const IdBatch batch = random_ids(2, 13, 101, 8);
+  run.forward(batch);
+  const auto gradients = run.backward();
+  const std::size_t numel = run.compute().layouts()[0].numel();
+  const auto* const from_lookup = reinterpret_cast<const float*>(gradients.front()[0].data());
+  const auto* const from_head = reinterpret_cast<const float*>(gradients.back()[1].data());
+  auto* const weights = reinterpret_cast<float*>(run.weights()[0].data());
+  double squares = 0;
+  for (std::size_t i = 0; i < numel; ++i) squares += std::pow(static_cast<double>(from_lookup[i]) + from_head[i], 2);
+  const double length = std::sqrt(squares);
+  const auto loss_at = [&](double step) {
+    const std::vector<float> before(weights, weights + numel);
+    for (std::size_t i = 0; i < numel; ++i) {
+      weights[i] += static_cast<float>(step * (static_cast<double>(from_lookup[i]) + from_head[i]) / length);
+    }
+    run.forward(batch);
+    run.backward();
+    std::copy(before.begin(), before.end(), weights);
+    return run.compute().loss().loss_sum;
+  };
+  constexpr double kStep = 2e-3;
+  EXPECT_NEAR((loss_at(kStep) - loss_at(-kStep)) / (2 * kStep), length, 2e-3 * length);
+}
+
+TEST(TorchLayerCompute, Bf16WeightsComputeCloseToTheSameWeightsInFp32) {
+  const IdBatch batch = random_ids(2, 13, 101, 9);
+  double losses[2];
+  for (const bool upcast : {false, true}) {
+    FlatRun run(tied_config(), upcast ? kBf16Upcast : kBf16);
+    run.bind();
+    run.forward(batch);
+    const auto gradients = run.backward();
+    losses[upcast] = run.compute().loss().loss_sum;
+    EXPECT_TRUE(std::isfinite(losses[upcast]));
+  }
+  EXPECT_NEAR(losses[0], losses[1], 0.01 * losses[1]);
+  EXPECT_NE(losses[0], losses[1]);
+}
+
+}  // namespace
+}  // namespace strata::models
