@@ -15,10 +15,10 @@ struct BlobId {
 };
 
 struct BlobStoreStats {
-  std::uint64_t bytes_read = 0;      // as asked by callers, padding excluded
+  std::uint64_t bytes_read = 0;  // as asked by callers, padding excluded
   std::uint64_t bytes_written = 0;
-  std::uint64_t requests = 0;        // sent to the backend
-  double read_busy_seconds = 0;      // time with at least one read in flight
+  std::uint64_t requests = 0;    // sent to the backend
+  double read_busy_seconds = 0;  // time with at least one read in flight
   double write_busy_seconds = 0;
 };
 

@@ -62,10 +62,10 @@ class Budget {
   const std::string name_;
   const std::uint64_t limit_;
   mutable std::mutex mutex_;
-  std::uint64_t used_ = 0;                                 // guarded by mutex_
-  std::uint64_t peak_ = 0;                                 // guarded by mutex_
-  std::array<std::uint64_t, kMemoryTags> used_by_tag_{};   // guarded by mutex_
-  std::array<std::uint64_t, kMemoryTags> peak_by_tag_{};   // guarded by mutex_
+  std::uint64_t used_ = 0;                                // guarded by mutex_
+  std::uint64_t peak_ = 0;                                // guarded by mutex_
+  std::array<std::uint64_t, kMemoryTags> used_by_tag_{};  // guarded by mutex_
+  std::array<std::uint64_t, kMemoryTags> peak_by_tag_{};  // guarded by mutex_
 };
 
 }  // namespace strata

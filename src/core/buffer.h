@@ -13,8 +13,8 @@ namespace strata {
 
 enum class MemorySpace : std::uint8_t { Device, Pinned, Pageable };
 
-// Owns `bytes()` bytes at a kPageBytes-aligned address and the reservation that pays for them. An empty Buffer owns nothing.
-// Not thread-safe. The object that knows when the last use completes holds the Buffer.
+// Owns `bytes()` bytes at a kPageBytes-aligned address and the reservation that pays for them. An empty Buffer owns
+// nothing. Not thread-safe. The object that knows when the last use completes holds the Buffer.
 class Buffer {
  public:
   using Deleter = std::function<void(std::byte*, std::size_t)>;
@@ -41,8 +41,8 @@ class Buffer {
 };
 
 // Host memory for `bytes` bytes; the mapping and the reservation are rounded up to whole pages.
-// Anonymous private mapping, transparent huge pages advised for 2 MiB and more, contents zero. 0 bytes: an empty Buffer.
-// Throws: OutOfBudget; IoError when the kernel refuses the mapping.
+// Anonymous private mapping, transparent huge pages advised for 2 MiB and more, contents zero. 0 bytes: an empty
+// Buffer. Throws: OutOfBudget; IoError when the kernel refuses the mapping.
 Buffer allocate_host(Budget& budget, std::size_t bytes, MemoryTag tag);
 
 // A non-owning run of elements. `data` is dereferenced on the host only when it lies in host memory.

@@ -21,7 +21,8 @@ class Stream {
 
   // Host device: runs `fn` on the stream's thread, in order. CUDA: runs `fn` now, with this stream current.
   virtual void launch(std::function<void()> fn) = 0;
-  // Copies between any two of {device, pinned host}. Both ranges must stay valid until an event recorded afterwards completes.
+  // Copies between any two of {device, pinned host}. Both ranges must stay valid until an event recorded afterwards
+  // completes.
   virtual void copy(std::byte* destination, const std::byte* source, std::size_t bytes) = 0;
   // Later work of this stream waits for `event`. Blocks the caller until the event is submitted.
   virtual void wait(const Event& event) = 0;

@@ -13,15 +13,19 @@ enum class DType : std::uint8_t { F32, BF16, F16, F64, I64, I32, I16, I8, U8, Bo
 constexpr std::size_t bytes_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
-    case DType::I64: return 8;
+    case DType::I64:
+      return 8;
     case DType::F32:
-    case DType::I32: return 4;
+    case DType::I32:
+      return 4;
     case DType::BF16:
     case DType::F16:
-    case DType::I16: return 2;
+    case DType::I16:
+      return 2;
     case DType::I8:
     case DType::U8:
-    case DType::Bool: return 1;
+    case DType::Bool:
+      return 1;
   }
   return 0;
 }

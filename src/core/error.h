@@ -46,11 +46,11 @@ class CorruptionError : public DataError {
 // A system call or a ring request failed (exit code 5).
 struct IoFailure {
   int errno_value = 0;
-  std::string op;    // "read", "write", "open", ...
+  std::string op;  // "read", "write", "open", ...
   std::string path;
   std::uint64_t offset_bytes = 0;
-  std::uint64_t bytes = 0;   // wanted
-  std::string hint;          // what to do next; may be empty
+  std::uint64_t bytes = 0;  // wanted
+  std::string hint;         // what to do next; may be empty
 };
 
 class IoError : public Error {
@@ -91,7 +91,7 @@ class ContractViolation : public Error {
 }  // namespace strata
 
 // Checks what a caller must guarantee. Always on; never put an effect inside.
-#define STRATA_EXPECTS(condition, message)                                            \
-  do {                                                                                \
+#define STRATA_EXPECTS(condition, message)                                                   \
+  do {                                                                                       \
     if (!(condition)) ::strata::contract_violation(#condition, message, __FILE__, __LINE__); \
   } while (false)

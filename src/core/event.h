@@ -68,7 +68,7 @@ class EventSource {
   ~EventSource();
 
   Event event() const;
-  void submit();    // first phase; implied by complete() and fail()
+  void submit();  // first phase; implied by complete() and fail()
   void complete();
   void fail(std::exception_ptr error);
 

@@ -10,15 +10,16 @@
 
 namespace strata {
 
-// How a host stream behaves. Adversarial is for tests: work runs late (seeded random delays), a wait on an event that was
-// never submitted fails at once with ContractViolation, and released buffers are filled with NaN patterns (0xff).
+// How a host stream behaves. Adversarial is for tests: work runs late (seeded random delays), a wait on an event that
+// was never submitted fails at once with ContractViolation, and released buffers are filled with NaN patterns (0xff).
 struct HostDeviceOptions {
   enum class Mode : std::uint8_t { Normal, Adversarial };
   Mode mode = Mode::Normal;
   std::uint64_t seed = 0;
 };
 
-// Thread-safety: create_stream and allocate from any thread; each stream as Stream says. Streams must not outlive the device.
+// Thread-safety: create_stream and allocate from any thread; each stream as Stream says. Streams must not outlive the
+// device.
 class HostDevice final : public Device {
  public:
   HostDevice(std::uint64_t budget_bytes, HostDeviceOptions options = {});

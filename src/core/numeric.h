@@ -1,8 +1,8 @@
 // Conversions between fp32 and the 16-bit types: the definition that every encoding, kernel and device follows.
 // C++17 and free of other project headers, because CUDA sources include it.
 //
-// [Note: rounding] Master to 16-bit rounds to nearest, ties away from zero. With ties to even two fp32 masters share one
-// (weight, 16-bit remainder) code, so the remainder encoding could not be exact; see docs/numerics.md.
+// [Note: rounding] Master to 16-bit rounds to nearest, ties away from zero. With ties to even two fp32 masters share
+// one (weight, 16-bit remainder) code, so the remainder encoding could not be exact; see docs/numerics.md.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ STRATA_HOST_DEVICE inline std::uint16_t float_to_half(float value) {
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // >= 65536, infinity included
-  if (magnitude >= 0x38800000u) {  // normal half: >= 2^-14
+  if (magnitude >= 0x38800000u) {                                                   // normal half: >= 2^-14
     return static_cast<std::uint16_t>(sign | ((magnitude + 0x1000u - 0x38000000u) >> 13));
   }
   if (magnitude < 0x33000000u) return static_cast<std::uint16_t>(sign);  // < 2^-25 rounds to zero

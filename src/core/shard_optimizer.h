@@ -15,33 +15,33 @@ namespace strata {
 // One parameter's run inside a view. `offset` counts elements from the start of the view.
 struct Segment {
   std::string name;
-  std::vector<std::int64_t> shape;   // of the whole parameter, row-major
+  std::vector<std::int64_t> shape;  // of the whole parameter, row-major
   std::size_t offset = 0;
   std::size_t numel = 0;
-  bool decay = true;                 // decoupled weight decay applies
+  bool decay = true;  // decoupled weight decay applies
 };
 
 // A state tensor that the optimizer keeps per parameter element.
 struct StateSpec {
-  std::string name;                  // "master", "exp_avg", "exp_avg_sq"
+  std::string name;  // "master", "exp_avg", "exp_avg_sq"
   DType dtype = DType::F32;
 };
 
 // What one step needs beside the views. Bias corrections are pure functions of `step`.
 struct StepContext {
-  std::int64_t step = 1;             // 1 for the first update
+  std::int64_t step = 1;  // 1 for the first update
   double learning_rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
-  float grad_scale = 1;              // gradient used = stored gradient * grad_scale (1/tokens and clip factor fused)
+  float grad_scale = 1;  // gradient used = stored gradient * grad_scale (1/tokens and clip factor fused)
 };
 
 // A run of consecutive elements of one shard with everything that belongs to them; all spans have the same numel.
 struct ShardViews {
-  TensorSpan param;                  // 16-bit: written only. fp32: the master itself, read and written
-  TensorSpan grad;                   // fp32 or 16-bit; read only
+  TensorSpan param;                    // 16-bit: written only. fp32: the master itself, read and written
+  TensorSpan grad;                     // fp32 or 16-bit; read only
   std::span<const TensorSpan> states;  // in the order of states()
   std::span<const Segment> segments;   // sorted, disjoint; padding between them is not updated
 };
@@ -66,8 +66,8 @@ class ShardMath {
   virtual void cast(TensorSpan destination, TensorSpan source) = 0;
   // destination += source, added in fp32 and rounded once to the destination's type.
   virtual void accumulate(TensorSpan destination, TensorSpan source) = 0;
-  // Sum of squares of one block of at most kNormBlock elements each into sums[i]; sums.size() == ceil(numel / kNormBlock).
-  // A non-finite element makes its block's sum non-finite.
+  // Sum of squares of one block of at most kNormBlock elements each into sums[i]; sums.size() == ceil(numel /
+  // kNormBlock). A non-finite element makes its block's sum non-finite.
   virtual void block_sums_of_squares(TensorSpan values, std::span<double> sums) = 0;
 };
 

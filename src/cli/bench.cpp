@@ -1,0 +1,98 @@
+// strata bench: one question each, against the limit of this machine.
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/bench_adam.h"
+#include "bench/bench_nvme.h"
+#include "bench/bench_step.h"
+#include "cli/commands.h"
+#include "cli/engine_options.h"
+#include "cli/exit_code.h"
+#include "core/bytes.h"
+#include "core/error.h"
+
+namespace strata::cli {
+namespace {
+
+constexpr const char* kHelp = R"(usage: strata bench adam|nvme|step [options] [--json]
+
+  adam   fused CPU AdamW against the rate at which memory moves the same bytes
+  nvme   the NVMe store, read, write and mixed, beside fio when it is installed
+  step   a training step on NVMe beside the same step in memory
+
+`strata bench adam --help` lists the options of each.
+)";
+
+template <typename Print>
+void show(const nlohmann::json& result, bool json, Print print) {
+  std::cout << (json ? result.dump(2) + "\n" : print(result));
+}
+
+int bench_adam(const Arguments& arguments) {
+  CLI::App app("Fused CPU AdamW (bf16 gradient in, bf16 parameter out, fp32 states) against the memory ceiling.",
+               "bench adam");
+  bench::AdamBenchOptions options;
+  bool json = false;
+  app.add_option("--numel", options.numel, "parameters; 16 bytes each are allocated")->check(CLI::PositiveNumber);
+  app.add_option("--threads", options.threads, "0: all usable CPUs");
+  app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print one JSON object");
+  if (!parse_options(app, arguments)) return kDone;
+  show(bench::run_adam_bench(options), json, bench::format_adam_bench);
+  return kDone;
+}
+
+int bench_nvme(const Arguments& arguments) {
+  CLI::App app("Read, write and mixed rate of the NVMe store in a folder, beside fio when it is installed.",
+               "bench nvme");
+  bench::NvmeBenchOptions options;
+  std::string bytes;
+  bool json = false;
+  app.add_option("--dir", options.dir, "an existing folder on the drive")->required();
+  app.add_option("--bytes", bytes, "moved per measurement, e.g. 256MiB");
+  app.add_option("--block-bytes", options.block_bytes, "largest request")->check(CLI::PositiveNumber);
+  app.add_option("--queue-depth", options.queue_depth, "requests in flight")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print one JSON object");
+  if (!parse_options(app, arguments)) return kDone;
+  if (!bytes.empty()) options.bytes = parse_bytes(bytes);
+  show(bench::run_nvme_bench(options), json, bench::format_nvme_bench);
+  return kDone;
+}
+
+int bench_step(const Arguments& arguments) {
+  CLI::App app("Alternating training steps of a random Llama, on NVMe and in memory.", "bench step");
+  bench::StepBenchOptions options;
+  options.dir = ".";
+  std::string host_budget;
+  bool json = false;
+  app.add_option("--dir", options.dir, "folder for the swap file")->check(CLI::ExistingDirectory);
+  app.add_option("--hidden", options.hidden, "hidden size, a multiple of 64")->check(CLI::PositiveNumber);
+  app.add_option("--layers", options.layers, "blocks")->check(CLI::PositiveNumber);
+  app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
+  app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
+  app.add_flag("--json", json, "print one JSON object");
+  if (!parse_options(app, arguments)) return kDone;
+  if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
+  show(bench::run_step_bench(options), json, bench::format_step_bench);
+  return kDone;
+}
+
+}  // namespace
+
+int run_bench(const Arguments& arguments) {
+  if (arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h") {
+    std::cout << kHelp;
+    return arguments.empty() ? kUsage : kDone;
+  }
+  const Arguments rest(arguments.begin() + 1, arguments.end());
+  if (arguments.front() == "adam") return bench_adam(rest);
+  if (arguments.front() == "nvme") return bench_nvme(rest);
+  if (arguments.front() == "step") return bench_step(rest);
+  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, nvme and step");
+}
+
+}  // namespace strata::cli

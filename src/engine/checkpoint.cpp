@@ -1,0 +1,245 @@
+#include "engine/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "hf/export.h"
+
+namespace strata::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kManifest = "strata.json";
+constexpr const char* kPrefix = "checkpoint-";
+constexpr int kVersion = 1;
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string checksum_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw IoError({errno, "open", file.string(), 0, 0, {}});
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  std::vector<char> buffer(1 << 20);
+  while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0) {
+    XXH3_64bits_update(&state, buffer.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw IoError({errno, "read", file.string(), 0, 0, {}});
+  return hex(XXH3_64bits_digest(&state));
+}
+
+void fsync_path(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw IoError({errno, "open", path.string(), 0, 0, {}});
+  const int failed = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (failed != 0) throw IoError({failed, "fsync", path.string(), 0, 0, {}});
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) throw IoError({errno != 0 ? errno : EIO, "write", path.string(), 0, text.size(), {}});
+  fsync_path(path);
+}
+
+json read_json(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw DataError(path.string() + ": missing, so the checkpoint is not complete");
+  try {
+    return json::parse(in);
+  } catch (const json::exception& error) {
+    throw DataError(path.string() + ": not readable as JSON (" + error.what() + ")");
+  }
+}
+
+// What changes bits and so must not change silently between a run and its continuation.
+json numerics_of(const Engine& engine) {
+  return {{"compute", engine.compute_name()},
+          {"loss_chunk_tokens", engine.config().loss_chunk_tokens},
+          {"param_type", std::string(name_of(engine.config().param_type))},
+          {"batch_size", engine.config().batch_size},
+          {"micro_batches", engine.config().micro_batches}};
+}
+
+std::string trainer_state_text(const TrainerState& state) {
+  json history = json::array();
+  for (const LogEntry& entry : state.history) {
+    history.push_back({{"step", entry.step},
+                       {"epoch", entry.epoch},
+                       {"loss", entry.loss},
+                       {"learning_rate", entry.learning_rate},
+                       {"grad_norm", entry.grad_norm}});
+  }
+  return json{{"global_step", state.run.step}, {"epoch", state.epoch}, {"log_history", history}}.dump(2);
+}
+
+void write_manifest(const fs::path& folder, const Engine& engine, const TrainerState& state) {
+  json files = json::array();
+  std::vector<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path());
+  std::sort(names.begin(), names.end());
+  for (const fs::path& file : names) {
+    files.push_back(
+        {{"name", file.filename().string()}, {"bytes", fs::file_size(file)}, {"xxh3_64", checksum_of(file)}});
+  }
+  const json manifest{{"format", "strata-checkpoint"},
+                      {"version", kVersion},
+                      {"step", state.run.step},
+                      {"skipped", state.run.skipped},
+                      {"sampler", {{"epoch", state.sampler.epoch}, {"position", state.sampler.position}}},
+                      {"seed", state.seed},
+                      {"numerics", numerics_of(engine)},
+                      {"files", files}};
+  write_text(folder / kManifest, manifest.dump(2));
+}
+
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (name.rfind(kPrefix, 0) != 0) return std::nullopt;
+  const std::string digits = name.substr(std::string(kPrefix).size());
+  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(digits);
+}
+
+fs::path folder_of(const fs::path& output_dir, std::int64_t step) {
+  return output_dir / (kPrefix + std::to_string(step));
+}
+
+void delete_old(const fs::path& output_dir, std::int64_t keep) {
+  std::vector<std::int64_t> steps = checkpoint_steps(output_dir);
+  for (std::size_t i = 0; keep > 0 && i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+    std::error_code error;
+    fs::remove_all(folder_of(output_dir, steps[i]), error);
+    if (error) log::warning("could not delete " + folder_of(output_dir, steps[i]).string() + ": " + error.message());
+  }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> checkpoint_steps(const fs::path& output_dir) {
+  std::vector<std::int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(output_dir, error), end; !error && it != end; it.increment(error)) {
+    if (const auto step = step_of(it->path())) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::path& output_dir, std::int64_t keep) {
+  const fs::path final_folder = folder_of(output_dir, state.run.step);
+  const fs::path temporary = output_dir / (".tmp-" + final_folder.filename().string());
+  fs::remove_all(temporary);  // of a run that was killed while it saved
+  fs::create_directories(temporary);
+  try {
+    engine.save_states(temporary);
+    hf::write_config(engine.config().model, temporary, engine.config().param_type);
+    hf::copy_folder_files(engine.config().model, temporary);
+    write_text(temporary / "trainer_state.json", trainer_state_text(state));
+    write_manifest(temporary, engine, state);
+    fsync_path(temporary);
+    fs::remove_all(final_folder);
+    fs::rename(temporary, final_folder);
+    fsync_path(output_dir);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+  delete_old(output_dir, keep);
+  return final_folder;
+}
+
+void check_checkpoint(const fs::path& checkpoint) {
+  if (!fs::is_directory(checkpoint)) throw DataError(checkpoint.string() + ": no such checkpoint folder");
+  const json manifest = read_json(checkpoint / kManifest);
+  try {
+    if (manifest.at("format") != "strata-checkpoint")
+      throw DataError(checkpoint.string() + ": not a Strata checkpoint");
+    if (manifest.at("version") != kVersion) {
+      throw DataError(checkpoint.string() + ": format version " + manifest.at("version").dump() +
+                      ", this program reads " + std::to_string(kVersion));
+    }
+    for (const json& entry : manifest.at("files")) {
+      const fs::path file = checkpoint / entry.at("name").get<std::string>();
+      if (!fs::is_regular_file(file)) throw DataError(file.string() + ": missing");
+      const auto bytes = entry.at("bytes").get<std::uint64_t>();
+      if (fs::file_size(file) != bytes) {
+        throw DataError(file.string() + ": " + std::to_string(fs::file_size(file)) + " bytes, expected " +
+                        std::to_string(bytes));
+      }
+      if (checksum_of(file) != entry.at("xxh3_64").get<std::string>()) {
+        throw CorruptionError(file.string() + ": the bytes are not those that were written (checksum differs)");
+      }
+    }
+  } catch (const json::exception& error) {
+    throw DataError((checkpoint / kManifest).string() + ": " + error.what());
+  }
+}
+
+std::optional<fs::path> newest_checkpoint(const fs::path& output_dir) {
+  std::vector<std::int64_t> steps = checkpoint_steps(output_dir);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const fs::path folder = folder_of(output_dir, *step);
+    try {
+      check_checkpoint(folder);
+      return folder;
+    } catch (const Error& error) {
+      log::warning("passing over " + folder.string() + ": " + error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
+  const json manifest = read_json(checkpoint / kManifest);
+  TrainerState state;
+  try {
+    state.run.step = manifest.at("step").get<std::int64_t>();
+    state.run.skipped = manifest.at("skipped").get<std::int64_t>();
+    state.sampler.epoch = manifest.at("sampler").at("epoch").get<std::uint64_t>();
+    state.sampler.position = manifest.at("sampler").at("position").get<std::uint64_t>();
+    state.seed = manifest.at("seed").get<std::uint64_t>();
+    const json now = numerics_of(engine);
+    for (const auto& [key, value] : manifest.at("numerics").items()) {
+      if (now.at(key) == value) continue;
+      log::warning("resuming with " + key + " " + now.at(key).dump() + "; the checkpoint was made with " +
+                   value.dump() + ", so the results will not be bit-equal to an uninterrupted run");
+    }
+    const json trainer = read_json(checkpoint / "trainer_state.json");
+    state.epoch = trainer.at("epoch").get<double>();
+    for (const json& entry : trainer.at("log_history")) {
+      const auto number = [&entry](const char* key) {
+        return entry.at(key).is_null() ? 0.0 : entry.at(key).get<double>();
+      };
+      state.history.push_back({entry.at("step").get<std::int64_t>(), number("epoch"), number("loss"),
+                               number("learning_rate"), number("grad_norm")});
+    }
+  } catch (const json::exception& error) {
+    throw DataError(checkpoint.string() + ": " + error.what());
+  }
+  engine.load_states(checkpoint, state.run);
+  return state;
+}
+
+}  // namespace strata::engine

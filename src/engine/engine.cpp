@@ -1,0 +1,354 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <sstream>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/engine_impl.h"
+#include "zero/torch_host.h"
+
+namespace strata::engine {
+namespace {
+
+using offload::TierKind;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+zero::BatchView view_of(const data::Batch& batch) {
+  return {batch.sequences, batch.tokens_each, batch.tokens, batch.labels};
+}
+
+HostDeviceOptions device_options(const EngineConfig& config) {
+  HostDeviceOptions options;
+  if (config.adversarial_streams) options.mode = HostDeviceOptions::Mode::Adversarial;
+  options.seed = config.seed;
+  return options;
+}
+
+nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages) {
+  nvme::NvmeOptions options;
+  options.paths = config.nvme_paths;
+  if (config.io_block_bytes) options.block_bytes = *config.io_block_bytes;
+  if (config.io_queue_depth) options.queue_depth = *config.io_queue_depth;
+  if (config.io_threads > 0) options.io_threads = static_cast<unsigned>(config.io_threads);
+  switch (config.io_backend) {
+    case IoBackend::Auto:
+      options.backend = nvme::BackendKind::Auto;
+      break;
+    case IoBackend::Uring:
+      options.backend = nvme::BackendKind::Uring;
+      break;
+    case IoBackend::Threads:
+      options.backend = nvme::BackendKind::Threads;
+      break;
+  }
+  options.regions = {pages};
+  return options;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, MemoryPlan memory_plan)
+    : config(engine_config),
+      parts(std::move(model_parts)),
+      plan(std::move(memory_plan)),
+      device_(plan.budgets[0], device_options(config)),
+      host_budget_("host", plan.budgets[1]),
+      nvme_budget_("nvme", plan.budgets[2]),
+      torch_allocator_(std::make_unique<zero::TorchAllocator>(device_.budget())),
+      pool_(make_thread_pool(config.adam_threads)),
+      one_thread_(make_thread_pool(1)),
+      device_thread_(make_thread_pool(1)),
+      adamw_(*pool_),
+      host_math_(*pool_),
+      adder_math_(*one_thread_),
+      device_math_(*device_thread_),
+      pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
+      file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
+      host_tier_(host_budget_),
+      device_tier_(device_),
+      compute_(std::move(parts.compute)),
+      copy_in_(device_.create_stream("copy-in")),
+      copy_out_(device_.create_stream("copy-out")),
+      comm_stream_(device_.create_stream("comm")),
+      compute_stream_(device_.create_stream("compute")) {
+  if (plan.grad_staging_slots > 0) {
+    grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
+                          plan.slot_bytes);
+  }
+  for (std::size_t i = 0; i < plan.device_staging_slots; ++i) {
+    device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
+  }
+  if (plan.placement.param == TierKind::Nvme || plan.placement.optimizer == TierKind::Nvme) {
+    nvme_store_ = std::make_unique<nvme::NvmeStore>(nvme_options(config, pages_.region()), nvme_budget_);
+    nvme_tier_ = std::make_unique<offload::BlobTier>(*nvme_store_);
+  }
+  offload::ShardStoreOptions store_options;
+  store_options.look_ahead_bytes = plan.look_ahead_bytes;
+  store_ =
+      std::make_unique<offload::ShardStore>(tiers(), pages_, std::make_unique<offload::NextUsePolicy>(), store_options);
+  add_shards();
+  wire();
+  const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
+  compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
+}
+
+std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
+  return {&device_tier_, &host_tier_, nvme_tier_.get()};
+}
+
+void Engine::Impl::add_shards() {
+  const std::vector<StateSpec> states = config.training ? adamw_.states(config.param_type) : std::vector<StateSpec>{};
+  site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
+  for (const zero::FlatLayout& layout : compute_->layouts()) {
+    const std::string& name = layout.group().name;
+    const std::uint64_t numel = layout.shard_numel();
+    zero::GroupShards shards;
+    shards.param =
+        store_->add({name + "/param", offload::ShardKind::Param, config.param_type, numel, plan.placement.param});
+    if (config.training) {
+      shards.grad = store_->add({name + "/grad", offload::ShardKind::Grad, plan.grad_type, numel, plan.placement.grad});
+      for (const StateSpec& spec : states) {
+        shards.states.push_back(store_->add(
+            {name + "/" + spec.name, offload::ShardKind::OptimState, spec.dtype, numel, plan.placement.optimizer}));
+      }
+      updates_.push_back({shards.param, has_master() ? offload::Access::Write : offload::Access::ReadWrite, shards.grad,
+                          shards.states});
+    }
+    shards_.push_back(std::move(shards));
+  }
+}
+
+void Engine::Impl::wire() {
+  gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
+  grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
+  const std::vector<zero::FlatLayout>& layouts = compute_->layouts();
+  std::vector<const zero::FlatLayout*> pointers;
+  groups_.reserve(layouts.size());
+  for (std::size_t g = 0; g < layouts.size(); ++g) {
+    pointers.push_back(&layouts[g]);
+    groups_.emplace_back(layouts[g], config.param_type, shards_[g].param, compute_->binding(g), *store_, *gather_slots_,
+                         comm_, streams(), counters_);
+  }
+  const std::vector<zero::Visit> train =
+      zero::train_visits(*compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0));
+  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size())};
+  reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
+                                                 grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
+                                                 adder_math_, device_math_, counters_);
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, adamw_, adamw_,
+                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
+                                                        comm_.rank(), streams(), counters_);
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead);
+  if (config.training) {
+    train_schedule_ = std::make_shared<offload::Schedule>(
+        "train", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_));
+  }
+  const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
+  forward_schedule_ = std::make_shared<offload::Schedule>(
+      "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
+}
+
+void Engine::Impl::use_schedule(Mode mode) {
+  if (mode == mode_) return;
+  mode_ = mode;
+  switch (mode) {
+    case Mode::None:
+      store_->set_schedule(nullptr);
+      break;
+    case Mode::Train:
+      store_->set_schedule(train_schedule_);
+      break;
+    case Mode::Forward:
+      store_->set_schedule(forward_schedule_, train_schedule_);
+      break;
+  }
+}
+
+StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) const {
+  StepContext context;
+  context.step = state.step + 1;
+  context.learning_rate = learning_rate;
+  context.beta1 = config.adamw.beta1;
+  context.beta2 = config.adamw.beta2;
+  context.epsilon = config.adamw.epsilon;
+  context.weight_decay = config.adamw.weight_decay;
+  context.grad_scale = grad_scale;
+  return context;
+}
+
+StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches, double learning_rate) {
+  STRATA_EXPECTS(config.training, "this engine was made without training");
+  STRATA_EXPECTS(micro_batches.size() == static_cast<std::size_t>(config.micro_batches),
+                 "one update takes config.micro_batches micro-batches");
+  const auto start = Clock::now();
+  const BlobStoreStats before = nvme_store_ ? nvme_store_->stats() : BlobStoreStats{};
+  const offload::LinkStats link_before = device_tier_.stats();
+  counters_ = {};
+  use_schedule(Mode::Train);
+
+  StepSummary summary;
+  std::vector<zero::BatchView> views;
+  double tokens = 0;
+  for (const data::Batch& batch : micro_batches) {
+    views.push_back(view_of(batch));
+    tokens += static_cast<double>(batch.target_tokens);
+  }
+  // Gradients are sums; the one scale of the step is known before forward, over all ranks.
+  comm_.all_reduce_sum({&tokens, 1});
+  const zero::LossSum loss = runner_->train(views);
+  summary.tokens = static_cast<std::int64_t>(tokens);
+  summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
+
+  const auto norm_start = Clock::now();
+  const double norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
+  summary.optimizer_seconds = seconds_since(norm_start);
+  summary.grad_norm = norm;
+  summary.skipped = !(tokens > 0) || !std::isfinite(norm);
+  if (summary.skipped) {
+    ++state.skipped;
+    use_schedule(Mode::None);  // the next step begins at the schedule's beginning
+  } else {
+    // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+    const double max_norm = config.adamw.max_grad_norm;
+    const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+    pipeline_->step(step_context(learning_rate, static_cast<float>(clip / tokens)));
+    ++state.step;
+    summary.optimizer_seconds += pipeline_->busy_seconds();
+  }
+  summary.seconds = seconds_since(start);
+  summary.forward_seconds = runner_->busy().forward;
+  summary.backward_seconds = runner_->busy().backward;
+  summary.stall_seconds =
+      std::max(0.0, summary.seconds - summary.forward_seconds - summary.backward_seconds - summary.optimizer_seconds);
+  const BlobStoreStats after = nvme_store_ ? nvme_store_->stats() : BlobStoreStats{};
+  summary.nvme_read = after.bytes_read - before.bytes_read;
+  summary.nvme_written = after.bytes_written - before.bytes_written;
+  const offload::LinkStats link = device_tier_.stats();
+  summary.to_device = counters_.to_device + link.bytes_written - link_before.bytes_written;
+  summary.to_host = counters_.to_host + link.bytes_read - link_before.bytes_read;
+  return summary;
+}
+
+EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
+  use_schedule(Mode::Forward);
+  const zero::LossSum loss = runner_->evaluate(view_of(batch));
+  return {loss.loss_sum, loss.tokens};
+}
+
+std::vector<std::int64_t> Engine::Impl::generate(std::vector<std::int64_t> prompt, std::size_t max_new,
+                                                 const std::function<void(std::int64_t)>& on_token) {
+  STRATA_EXPECTS(!prompt.empty(), "generation needs at least one token to continue");
+  use_schedule(Mode::Forward);
+  std::vector<std::int64_t> made;
+  for (std::size_t i = 0; i < max_new; ++i) {
+    const zero::BatchView batch{1, static_cast<std::int64_t>(prompt.size()), prompt, {}};
+    const std::vector<float> logits = runner_->generate(batch);
+    const std::int64_t token = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    const std::vector<std::int64_t>& eos = parts.config.eos_token_ids;
+    if (std::find(eos.begin(), eos.end(), token) != eos.end()) break;
+    made.push_back(token);
+    prompt.push_back(token);
+    if (on_token) on_token(token);
+  }
+  return made;
+}
+
+PerTier Engine::Impl::peak_bytes() {
+  return {device_.budget().peak(), host_budget_.peak(), nvme_budget_.peak()};
+}
+
+std::uint64_t Engine::Impl::parameters() const {
+  std::uint64_t numel = 0;
+  for (const zero::FlatLayout& layout : compute_->layouts()) numel += layout.param_numel();
+  return numel;
+}
+
+std::string Engine::Impl::compute_name() const {
+  return parts.chosen == Compute::Fp32 || config.param_type == DType::F32 ? "fp32" : "bf16";
+}
+
+std::string Engine::Impl::description() const {
+  std::ostringstream out;
+  out << "parameters " << name_of(config.param_type) << ", matrix products " << compute_name() << ", CPU Adam "
+      << name_of(adamw_.isa()) << " on " << pool_->threads() << " threads, parameters on "
+      << name_of(plan.placement.param);
+  if (config.training) {
+    out << ", gradients on " << name_of(plan.placement.grad) << ", optimizer on " << name_of(plan.placement.optimizer);
+  }
+  return out.str();
+}
+
+std::unique_ptr<Engine> Engine::create(const EngineConfig& config) {
+  ModelParts parts = make_model_parts(config);
+  const PerTier budgets = resolve_budgets(config);
+  MemoryPlan plan = make_plan(plan_request(config, parts, budgets));
+  auto impl = std::make_unique<Impl>(config, std::move(parts), std::move(plan));
+  impl->load_weights();
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+MemoryPlan Engine::plan(const EngineConfig& config) {
+  const ModelParts parts = make_model_parts(config);
+  return make_plan(plan_request(config, parts, resolve_budgets(config)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+StepSummary Engine::train_step(std::span<const data::Batch> micro_batches, double learning_rate) {
+  return impl_->guarded([&] { return impl_->train_step(micro_batches, learning_rate); });
+}
+EvalSummary Engine::evaluate(const data::Batch& batch) {
+  return impl_->guarded([&] { return impl_->evaluate(batch); });
+}
+std::vector<std::int64_t> Engine::generate(std::vector<std::int64_t> prompt, std::size_t max_new,
+                                           const std::function<void(std::int64_t)>& on_token) {
+  return impl_->guarded([&] { return impl_->generate(std::move(prompt), max_new, on_token); });
+}
+// A full disk while saving leaves the run itself intact, so it does not poison the engine.
+void Engine::export_model(const std::filesystem::path& folder) {
+  impl_->export_model(folder);
+}
+void Engine::save_states(const std::filesystem::path& folder) {
+  impl_->save_states(folder);
+}
+void Engine::load_states(const std::filesystem::path& folder, const RunState& state) {
+  impl_->guarded([&] { impl_->load_states(folder, state); });
+}
+std::vector<float> Engine::parameter(const std::string& name) {
+  return impl_->guarded([&] { return impl_->parameter(name); });
+}
+const RunState& Engine::state() const {
+  return impl_->state;
+}
+const MemoryPlan& Engine::memory_plan() const {
+  return impl_->plan;
+}
+const hf::ModelConfig& Engine::model_config() const {
+  return impl_->parts.config;
+}
+const EngineConfig& Engine::config() const {
+  return impl_->config;
+}
+std::string Engine::compute_name() const {
+  return impl_->compute_name();
+}
+std::uint64_t Engine::parameters() const {
+  return impl_->parameters();
+}
+PerTier Engine::peak_bytes() const {
+  return impl_->peak_bytes();
+}
+std::string Engine::description() const {
+  return impl_->description();
+}
+
+}  // namespace strata::engine

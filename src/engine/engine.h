@@ -1,0 +1,96 @@
+// Engine: the composition root. Makes the model, plans the memory, reads the weights, trains.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/sampler.h"
+#include "engine/engine_config.h"
+#include "engine/memory_plan.h"
+#include "hf/model_config.h"
+
+namespace strata::engine {
+
+struct StepSummary {
+  double loss = 0;          // sum of token losses / target tokens of the step
+  std::int64_t tokens = 0;  // target tokens
+  double grad_norm = 0;     // of the mean gradient, before clipping
+  bool skipped = false;     // a gradient was not finite (or nothing was to be learnt): no bit of any state changed
+  double seconds = 0;
+  double forward_seconds = 0;  // compute only
+  double backward_seconds = 0;
+  double optimizer_seconds = 0;
+  double stall_seconds = 0;  // none of the three was running
+  std::uint64_t nvme_read = 0;
+  std::uint64_t nvme_written = 0;
+  std::uint64_t to_device = 0;
+  std::uint64_t to_host = 0;
+};
+
+struct EvalSummary {
+  double loss_sum = 0;
+  std::int64_t tokens = 0;
+};
+
+// What optimizer and data need to continue a run; part of every checkpoint.
+struct RunState {
+  std::int64_t step = 0;  // updates done, skipped ones excluded: Adam's bias correction counts these
+  std::int64_t skipped = 0;
+};
+
+// One thread. After a failure every later call throws the first cause. Destruction frees every tier and removes what
+// was put on drives.
+class Engine {
+ public:
+  // Plans, allocates and reads the weights. Throws: DataError, ConfigError, OutOfBudget (before anything large exists),
+  // IoError.
+  static std::unique_ptr<Engine> create(const EngineConfig& config);
+  // The plan alone: reads config.json, no weights.
+  static MemoryPlan plan(const EngineConfig& config);
+  ~Engine();
+
+  // Forward, backward and update of one global batch. Requires: micro_batches.size() == config.micro_batches.
+  StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
+  // Sum of token losses; weights and states do not change.
+  EvalSummary evaluate(const data::Batch& batch);
+  // Continues `prompt` greedily by at most `max_new` tokens, stopping at an end-of-sequence token; on_token gets each
+  // new token. The whole context runs again for every token. Requires: prompt.size() + max_new <= config.max_tokens.
+  std::vector<std::int64_t> generate(std::vector<std::int64_t> prompt, std::size_t max_new,
+                                     const std::function<void(std::int64_t)>& on_token = {});
+
+  const RunState& state() const;
+  const MemoryPlan& memory_plan() const;
+  const hf::ModelConfig& model_config() const;
+  const EngineConfig& config() const;
+  // The type in which products run: "fp32" or "bf16".
+  std::string compute_name() const;
+  std::uint64_t parameters() const;
+  // High-water marks of what the engine allocated, per tier.
+  PerTier peak_bytes() const;
+  // Which compute type, instruction set and I/O were chosen, one line.
+  std::string description() const;
+
+  // Writes a folder that transformers loads: weights in the types of the source folder, config and tokenizer files.
+  // Written under a temporary name and renamed. Throws: IoError.
+  void export_model(const std::filesystem::path& folder);
+  // Writes parameters and optimizer states, by parameter name and independent of placement, into `folder`, which
+  // exists.
+  void save_states(const std::filesystem::path& folder);
+  // Reads them back. Throws: DataError when a tensor is missing or has another shape.
+  void load_states(const std::filesystem::path& folder, const RunState& state);
+
+  // The fp32 master of a parameter (the parameter itself in fp32 runs), by its checkpoint name. For tests and tools.
+  std::vector<float> parameter(const std::string& name);
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,62 @@
+// What an Engine is made of: values only, so that a program can embed it in a few lines.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "offload/tier.h"
+
+namespace strata::engine {
+
+// Type in which the host multiplies matrices. Auto: fp32 where 16-bit products are slower (probed once), and the log
+// says which.
+enum class Compute : std::uint8_t { Auto, ParamType, Fp32 };
+enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
+
+struct AdamWConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  double max_grad_norm = 1;  // 0: no clipping
+};
+
+struct EngineConfig {
+  // A Hugging Face folder: config.json and, unless `random_weights`, safetensors.
+  std::filesystem::path model;
+  // Weights drawn from `seed` (normal, 0.02; norms 1) instead of read: for training from scratch and for benchmarks.
+  bool random_weights = false;
+  bool training = true;            // false: no gradients and no optimizer states (evaluation, generation)
+  DType param_type = DType::BF16;  // BF16 with fp32 master, or F32
+  Compute compute = Compute::Auto;
+  std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits
+
+  // The largest micro-batch that will come, and how many are added up for one update.
+  std::int64_t batch_size = 1;
+  std::int64_t max_tokens = 512;
+  std::int64_t micro_batches = 1;
+  AdamWConfig adamw;
+
+  // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
+  std::optional<std::uint64_t> device_budget, host_budget, nvme_budget;
+  // Homes; absent: chosen from the budgets. Gradients live on device or host.
+  std::optional<offload::TierKind> param_home, grad_home, optimizer_home;
+  std::vector<std::filesystem::path> nvme_paths;
+  IoBackend io_backend = IoBackend::Auto;
+  std::optional<std::uint64_t> io_block_bytes;
+  std::optional<unsigned> io_queue_depth;
+  std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
+
+  std::size_t adam_threads = 0;     // 0: as many as there are usable CPUs; none of these changes bits
+  std::size_t io_threads = 0;       // of the thread backend
+  std::size_t compute_threads = 0;  // fp32 products of MKL may change bits with this one
+  std::uint64_t seed = 42;
+  // For tests: streams run late and poison what is released.
+  bool adversarial_streams = false;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,127 @@
+// The parts of a running engine, in the order in which they depend on each other. Private to src/engine/engine*.cpp.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/executor.h"
+#include "core/host_device.h"
+#include "core/local_communicator.h"
+#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_shard_math.h"
+#include "engine/engine.h"
+#include "engine/parts.h"
+#include "hf/safetensors.h"
+#include "nvme/nvme_store.h"
+#include "offload/shard_store.h"
+#include "zero/layer_runner.h"
+#include "zero/optimizer_pipeline.h"
+#include "zero/torch_allocator.h"
+
+namespace strata::engine {
+
+class Engine::Impl {
+ public:
+  Impl(const EngineConfig& config, ModelParts parts, MemoryPlan plan);
+
+  void load_weights();
+  StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
+  EvalSummary evaluate(const data::Batch& batch);
+  std::vector<std::int64_t> generate(std::vector<std::int64_t> prompt, std::size_t max_new,
+                                     const std::function<void(std::int64_t)>& on_token);
+  void export_model(const std::filesystem::path& folder);
+  void save_states(const std::filesystem::path& folder);
+  void load_states(const std::filesystem::path& folder, const RunState& state);
+  std::vector<float> parameter(const std::string& name);
+  PerTier peak_bytes();
+  std::string compute_name() const;
+  std::string description() const;
+  std::uint64_t parameters() const;
+
+  // Runs `fn`; remembers the first failure and rethrows it from then on.
+  template <typename Fn>
+  auto guarded(Fn&& fn) {
+    if (failure_) std::rethrow_exception(failure_);
+    try {
+      return fn();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  const EngineConfig config;
+  ModelParts parts;
+  const MemoryPlan plan;
+  RunState state;
+
+ private:
+  enum class Mode : std::uint8_t { None, Train, Forward };
+  struct Named {
+    std::size_t group = 0;
+    std::size_t param = 0;
+  };
+
+  std::array<offload::Tier*, offload::kTiers> tiers();
+  void add_shards();
+  void wire();
+  void use_schedule(Mode mode);
+  std::vector<Named> all_params() const;
+  const zero::ParamDecl& decl(const Named& named) const;
+  // The shard that holds the parameter in fp32: the master, or the parameter itself.
+  offload::ShardId master(std::size_t group) const;
+  bool has_master() const { return config.param_type != DType::F32; }
+  hf::TensorCatalog checked_catalog() const;
+  void fill_moments();
+  void fill_from(const std::function<void(const Named&, std::uint64_t, TensorSpan)>& source, offload::ShardId shard,
+                 std::size_t group);
+  void copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination);
+  StepContext step_context(double learning_rate, float grad_scale) const;
+  zero::Streams streams() { return {*copy_in_, *copy_out_, *comm_stream_, *compute_stream_}; }
+
+  // Destroyed in reverse order: first what runs, last what pays.
+  HostDevice device_;
+  Budget host_budget_;
+  Budget nvme_budget_;
+  std::unique_ptr<zero::TorchAllocator> torch_allocator_;
+  std::unique_ptr<Parallel> pool_;
+  std::unique_ptr<Parallel> one_thread_;
+  std::unique_ptr<Parallel> device_thread_;
+  cpu_adam::CpuAdamW adamw_;
+  cpu_adam::CpuShardMath host_math_;
+  cpu_adam::CpuShardMath adder_math_;
+  cpu_adam::CpuShardMath device_math_;
+  LocalCommunicator comm_;
+  SlotPool pages_;
+  std::optional<SlotPool> grad_staging_;
+  std::vector<Buffer> device_staging_;
+  Buffer file_buffer_;
+  offload::HostTier host_tier_;
+  offload::DeviceTier device_tier_;
+  std::unique_ptr<nvme::NvmeStore> nvme_store_;
+  std::unique_ptr<offload::BlobTier> nvme_tier_;
+  std::unique_ptr<zero::LayerCompute> compute_;
+  std::unique_ptr<offload::ShardStore> store_;
+  std::unique_ptr<zero::DeviceSlots> gather_slots_;
+  std::unique_ptr<zero::DeviceSlots> grad_slots_;
+  std::vector<zero::GroupShards> shards_;
+  std::vector<zero::UpdateShards> updates_;
+  zero::UpdateSite site_ = zero::UpdateSite::Host;
+  zero::LinkCounters counters_;
+  std::shared_ptr<const offload::Schedule> train_schedule_;
+  std::shared_ptr<const offload::Schedule> forward_schedule_;
+  Mode mode_ = Mode::None;
+  std::unique_ptr<Stream> copy_in_;
+  std::unique_ptr<Stream> copy_out_;
+  std::unique_ptr<Stream> comm_stream_;
+  std::unique_ptr<Stream> compute_stream_;
+  ThreadExecutor adder_{"grad-adder"};
+  std::vector<zero::ParamGroup> groups_;
+  std::unique_ptr<zero::GradReducer> reducer_;
+  std::unique_ptr<zero::OptimizerPipeline> pipeline_;
+  std::unique_ptr<zero::LayerRunner> runner_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace strata::engine

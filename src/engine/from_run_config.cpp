@@ -1,0 +1,62 @@
+#include "engine/from_run_config.h"
+
+namespace strata::engine {
+namespace {
+
+Compute compute_of(ComputeChoice choice) {
+  switch (choice) {
+    case ComputeChoice::Auto:
+      return Compute::Auto;
+    case ComputeChoice::Bf16:
+      return Compute::ParamType;
+    case ComputeChoice::Fp32:
+      return Compute::Fp32;
+  }
+  return Compute::Auto;
+}
+
+IoBackend backend_of(IoBackendChoice choice) {
+  switch (choice) {
+    case IoBackendChoice::Auto:
+      return IoBackend::Auto;
+    case IoBackendChoice::Uring:
+      return IoBackend::Uring;
+    case IoBackendChoice::Threads:
+      return IoBackend::Threads;
+  }
+  return IoBackend::Auto;
+}
+
+}  // namespace
+
+EngineConfig engine_config(const RunConfig& run) {
+  EngineConfig config;
+  config.model = run.model_name_or_path;
+  config.param_type = run.bf16 ? DType::BF16 : DType::F32;
+  config.compute = compute_of(run.strata.compute);
+  config.loss_chunk_tokens = run.strata.loss_chunk;
+  config.batch_size = run.per_device_train_batch_size;
+  config.max_tokens = run.max_seq_length;
+  config.micro_batches = run.gradient_accumulation_steps;
+  config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
+  config.device_budget = run.strata.budgets.device;
+  config.host_budget = run.strata.budgets.host;
+  config.nvme_budget = run.strata.budgets.nvme;
+  config.param_home = run.strata.placement.param;
+  config.grad_home = run.strata.placement.grad;
+  config.optimizer_home = run.strata.placement.optimizer;
+  config.nvme_paths = run.strata.nvme.paths;
+  config.io_backend = backend_of(run.strata.nvme.backend);
+  config.io_block_bytes = run.strata.nvme.block_size;
+  if (run.strata.nvme.queue_depth) config.io_queue_depth = static_cast<unsigned>(*run.strata.nvme.queue_depth);
+  config.slot_bytes = run.strata.slot_size;
+  config.look_ahead_bytes = run.strata.prefetch;
+  config.adam_threads = static_cast<std::size_t>(run.strata.adam_threads);
+  config.io_threads = static_cast<std::size_t>(run.strata.io_threads);
+  config.compute_threads = static_cast<std::size_t>(run.strata.compute_threads);
+  config.seed = static_cast<std::uint64_t>(run.seed);
+  config.adversarial_streams = run.strata.adversarial_streams;
+  return config;
+}
+
+}  // namespace strata::engine

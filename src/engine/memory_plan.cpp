@@ -1,0 +1,312 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <limits>
+#include <sstream>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "offload/shard_store.h"
+#include "zero/grad_reducer.h"
+
+namespace strata::engine {
+namespace {
+
+using namespace strata::literals;
+using offload::ShardStore;
+using offload::TierKind;
+
+// Pieces must begin on the grid of the norm's blocks in every type: 64 Ki elements of 4 bytes.
+constexpr std::uint64_t kSlotGranule = ShardMath::kNormBlock * 4;
+constexpr std::uint64_t kLargestSlot = 16_MiB;
+constexpr std::size_t kGradStagingSlots = 2;
+
+std::size_t index(TierKind tier) {
+  return static_cast<std::size_t>(tier);
+}
+
+// Sums that do not depend on the placement.
+struct Totals {
+  std::uint64_t param = 0;
+  std::uint64_t grad = 0;
+  std::uint64_t optimizer = 0;
+  std::uint64_t visits_read = 0;  // bytes of parameters gathered in one step
+  std::uint64_t grads_sent = 0;   // bytes of flat gradients made in one step
+};
+
+struct Candidate {
+  MemoryPlan plan;
+  double cost = 0;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request), training_(!request.states.empty()) {
+    const zero::LayerCompute& compute = *request.compute;
+    visits_ = training_ ? zero::train_visits(compute, request.micro_batches) : zero::forward_visits(compute);
+    for (const zero::FlatLayout& layout : compute.layouts()) {
+      group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
+    }
+    const std::vector<std::size_t> contributions = zero::count_contributions(visits_, group_bytes_.size());
+    grad_type_ = request.micro_batches > 1 ? DType::F32 : request.param_type;
+    for (std::size_t g = 0; g < group_bytes_.size(); ++g) {
+      const std::uint64_t numel = compute.layouts()[g].shard_numel();
+      totals_.param += numel * bytes_of(request.param_type);
+      if (!training_) continue;
+      totals_.grad += numel * bytes_of(grad_type_);
+      for (const StateSpec& state : request.states) totals_.optimizer += numel * bytes_of(state.dtype);
+      grads_need_staging_ |= zero::GradReducer::needs_staging(request.param_type, grad_type_, contributions[g]);
+    }
+    for (const zero::Visit& visit : visits_) {
+      for (const std::size_t g : visit.groups) totals_.visits_read += group_bytes_[g];
+      for (const std::size_t g : visit.grad_groups) totals_.grads_sent += group_bytes_[g];
+    }
+  }
+
+  // The cheapest plan that fits, or nothing.
+  std::optional<MemoryPlan> best() const {
+    std::optional<Candidate> best;
+    for (const Placement& placement : placements()) {
+      for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
+        MemoryPlan plan = minimal(placement, ahead, smallest_slot());
+        if (!fits(plan)) continue;
+        use_spare_host_memory(plan);
+        const double cost = cost_of(plan);
+        if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
+      }
+    }
+    if (!best) return std::nullopt;
+    return std::move(best->plan);
+  }
+
+  // The plan whose needs exceed the budgets least: what a refusal recommends.
+  MemoryPlan closest() const {
+    std::optional<Candidate> best;
+    for (const Placement& placement : placements()) {
+      MemoryPlan plan = minimal(placement, zero::GatherAhead::None, smallest_slot());
+      double missing = 0;
+      for (std::size_t t = 0; t < offload::kTiers; ++t) {
+        if (plan.need[t] > plan.budgets[t]) missing += static_cast<double>(plan.need[t] - plan.budgets[t]);
+      }
+      if (!best || missing < best->cost) best = Candidate{std::move(plan), missing};
+    }
+    return std::move(best->plan);
+  }
+
+ private:
+  std::vector<Placement> placements() const {
+    std::vector<Placement> result;
+    const bool has_nvme = request_.budgets[index(TierKind::Nvme)] > 0;
+    const auto choices = [&](std::optional<TierKind> wanted, bool may_be_nvme) {
+      if (wanted) return std::vector<TierKind>{*wanted};
+      std::vector<TierKind> all{TierKind::Device, TierKind::Host};
+      if (may_be_nvme && has_nvme) all.push_back(TierKind::Nvme);
+      return all;
+    };
+    const auto untrained = std::optional(TierKind::Host);  // nothing of the kind exists
+    for (const TierKind param : choices(request_.param, true)) {
+      for (const TierKind grad : choices(training_ ? request_.grad : untrained, false)) {
+        for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained, true)) {
+          result.push_back({param, grad, optimizer});
+        }
+      }
+    }
+    return result;
+  }
+
+  std::uint64_t smallest_slot() const {
+    return request_.slot_bytes ? align_up(*request_.slot_bytes, kSlotGranule) : kSlotGranule;
+  }
+
+  static void add_row(MemoryPlan& plan, std::string what, TierKind tier, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    PlanRow row{std::move(what), {}};
+    row.bytes[index(tier)] = bytes;
+    plan.need[index(tier)] += bytes;
+    plan.rows.push_back(std::move(row));
+  }
+
+  MemoryPlan minimal(const Placement& placement, zero::GatherAhead ahead, std::uint64_t slot_bytes) const {
+    MemoryPlan plan;
+    plan.placement = placement;
+    plan.ahead = ahead;
+    plan.grad_type = grad_type_;
+    plan.budgets = request_.budgets;
+    plan.slot_bytes = slot_bytes;
+    plan.slots = ShardStore::kMinSlots;
+    const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
+    std::vector<std::vector<std::size_t>> gathered, made;
+    for (const zero::Visit& visit : visits_) {
+      gathered.push_back(visit.groups);
+      made.push_back(visit.grad_groups);
+    }
+    if (placement.param != TierKind::Device) {
+      plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
+    }
+    if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
+    if (training_ && grads_need_staging_ && placement.grad == TierKind::Host) {
+      plan.grad_staging_slots = kGradStagingSlots;
+    }
+    if (training_ && placement.optimizer == TierKind::Device &&
+        (placement.param != TierKind::Device || placement.grad != TierKind::Device)) {
+      plan.device_staging_slots = 2;
+    }
+    fill_rows(plan);
+    return plan;
+  }
+
+  void fill_rows(MemoryPlan& plan) const {
+    plan.rows.clear();
+    plan.need = {};
+    add_row(plan, "parameters", plan.placement.param, totals_.param);
+    add_row(plan, "gradients", plan.placement.grad, totals_.grad);
+    add_row(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer);
+    add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
+    add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
+    add_row(plan, "activations", TierKind::Device, request_.activation_bytes);
+    add_row(plan, "update staging", TierKind::Device, plan.device_staging_slots * plan.slot_bytes);
+    add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
+    add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
+    add_row(plan, "file buffer", TierKind::Host, kFileBufferBytes);
+  }
+
+  static bool fits(const MemoryPlan& plan) {
+    for (std::size_t t = 0; t < offload::kTiers; ++t) {
+      if (plan.need[t] > plan.budgets[t]) return false;
+    }
+    return true;
+  }
+
+  std::uint64_t on_nvme(const MemoryPlan& plan) const {
+    return (plan.placement.param == TierKind::Nvme ? totals_.param : 0) +
+           (plan.placement.optimizer == TierKind::Nvme ? totals_.optimizer : 0);
+  }
+
+  // Larger slots make larger requests; more slots cache what would be read again.
+  void use_spare_host_memory(MemoryPlan& plan) const {
+    if (on_nvme(plan) > 0) {
+      const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
+      if (!request_.slot_bytes) {
+        // At least 48 slots, so that reading ahead, updating and writing back overlap.
+        const std::uint64_t parts = 48 + plan.grad_staging_slots;
+        const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
+        plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
+        if (!fits_with(plan)) plan.slot_bytes = kSlotGranule;
+        fill_rows(plan);
+      }
+      const std::uint64_t left = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
+      const std::uint64_t useful = on_nvme(plan) / plan.slot_bytes + 64;
+      plan.slots += std::min(left / plan.slot_bytes, useful);
+      fill_rows(plan);
+    }
+    const std::uint64_t pages = plan.slots * plan.slot_bytes;
+    // What is read ahead is not in the cache: half of the pages at most, and no more than covers a drive's latency.
+    plan.look_ahead_bytes = request_.look_ahead_bytes.value_or(std::min<std::uint64_t>(pages / 2, 256_MiB));
+  }
+
+  bool fits_with(MemoryPlan plan) const {
+    fill_rows(plan);
+    return fits(plan);
+  }
+
+  // Seconds of an imagined machine whose drive moves 2 GB/s and whose link moves 20: only the order of the plans
+  // matters.
+  double cost_of(MemoryPlan& plan) const {
+    const std::uint64_t resident = on_nvme(plan);
+    const std::uint64_t cache = plan.slots * plan.slot_bytes;
+    const double missing =
+        resident == 0 ? 0.0 : 1.0 - std::min(1.0, static_cast<double>(cache) / static_cast<double>(resident));
+    std::uint64_t read = 0, written = 0;
+    if (plan.placement.param == TierKind::Nvme) {
+      read += totals_.visits_read;
+      written += training_ ? totals_.param : 0;
+    }
+    if (plan.placement.optimizer == TierKind::Nvme) {
+      read += totals_.optimizer;
+      written += totals_.optimizer;
+    }
+    plan.nvme_read_per_step = static_cast<std::uint64_t>(static_cast<double>(read) * missing);
+    plan.nvme_written_per_step = static_cast<std::uint64_t>(static_cast<double>(written) * missing);
+    plan.link_per_step = (plan.placement.param != TierKind::Device ? totals_.visits_read : 0) +
+                         (plan.placement.grad != TierKind::Device ? totals_.grads_sent : 0) +
+                         (crosses_for_update(plan.placement) ? totals_.param + totals_.grad : 0);
+    const double seconds = static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / 2e9 +
+                           static_cast<double>(plan.link_per_step) / 20e9;
+    // Without a gather ahead compute waits for every copy.
+    return plan.ahead == zero::GatherAhead::One ? seconds : 2 * seconds + 1e-6;
+  }
+
+  static bool crosses_for_update(const Placement& placement) {
+    const bool update_on_device = placement.optimizer == TierKind::Device;
+    return (placement.param == TierKind::Device) != update_on_device ||
+           (placement.grad == TierKind::Device) != update_on_device;
+  }
+
+  const PlanRequest& request_;
+  const bool training_;
+  std::vector<zero::Visit> visits_;
+  std::vector<std::uint64_t> group_bytes_;
+  DType grad_type_ = DType::F32;
+  bool grads_need_staging_ = false;
+  Totals totals_;
+};
+
+std::string budget_line(const MemoryPlan& plan) {
+  std::ostringstream out;
+  out << "device: " << ceil_div(plan.need[0], 1_MiB) << "MiB, host: " << ceil_div(plan.need[1], 1_MiB) << "MiB";
+  if (plan.need[2] > 0) out << ", nvme: " << ceil_div(plan.need[2], 1_MiB) << "MiB";
+  return out.str();
+}
+
+}  // namespace
+
+MemoryPlan make_plan(const PlanRequest& request) {
+  STRATA_EXPECTS(request.compute != nullptr, "a plan needs a model");
+  const bool wants_nvme = request.param == TierKind::Nvme || request.optimizer == TierKind::Nvme;
+  if (wants_nvme && request.budgets[index(TierKind::Nvme)] == 0) {
+    throw ConfigError(
+        "placement asks for nvme, but there is no nvme tier: set strata.nvme.paths to a folder on the drive");
+  }
+  if (request.grad == TierKind::Nvme) throw ConfigError("gradients can be placed on device or host, not on nvme");
+  const Planner planner(request);
+  if (std::optional<MemoryPlan> plan = planner.best()) return std::move(*plan);
+  const MemoryPlan closest = planner.closest();
+  std::ostringstream out;
+  out << "this run does not fit its budgets:\n" << to_table(closest);
+  out << "The smallest that would do: strata.budgets: {" << budget_line(closest) << "}";
+  out << " with strata.placement: {param: " << name_of(closest.placement.param)
+      << ", grad: " << name_of(closest.placement.grad) << ", optimizer: " << name_of(closest.placement.optimizer)
+      << "}.";
+  if (closest.need[0] > closest.budgets[0]) {
+    out << "\nA smaller per_device_train_batch_size or max_seq_length lowers the activations.";
+  }
+  if (request.budgets[index(TierKind::Nvme)] == 0) {
+    out << "\nWith strata.nvme.paths set, parameters and optimizer states can move to a drive.";
+  }
+  std::uint64_t need = 0, have = 0;
+  for (std::size_t t = 0; t < offload::kTiers; ++t) {
+    if (closest.need[t] <= closest.budgets[t]) continue;
+    need += closest.need[t];
+    have += closest.budgets[t];
+  }
+  throw OutOfBudget(out.str(), need, have);
+}
+
+std::string to_table(const MemoryPlan& plan) {
+  std::ostringstream out;
+  const auto line = [&out](const std::string& what, const PerTier& bytes) {
+    out << "  " << std::left << std::setw(28) << what << std::right;
+    for (const std::uint64_t b : bytes) out << std::setw(14) << (b == 0 ? "-" : format_bytes(b));
+    out << "\n";
+  };
+  out << "  " << std::left << std::setw(28) << "" << std::right << std::setw(14) << "device" << std::setw(14) << "host"
+      << std::setw(14) << "nvme"
+      << "\n";
+  for (const PlanRow& row : plan.rows) line(row.what, row.bytes);
+  line("needed", plan.need);
+  line("budget", plan.budgets);
+  return out.str();
+}
+
+}  // namespace strata::engine

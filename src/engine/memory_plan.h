@@ -1,0 +1,74 @@
+// MemoryPlan: where every byte goes, decided before anything is allocated.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/shard_optimizer.h"
+#include "offload/tier.h"
+#include "zero/visits.h"
+
+namespace strata::engine {
+
+using PerTier = std::array<std::uint64_t, offload::kTiers>;  // indexed by TierKind
+
+struct Placement {
+  offload::TierKind param = offload::TierKind::Device;
+  offload::TierKind grad = offload::TierKind::Device;
+  offload::TierKind optimizer = offload::TierKind::Device;
+  bool operator==(const Placement&) const = default;
+};
+
+struct PlanRequest {
+  const zero::LayerCompute* compute = nullptr;
+  DType param_type = DType::BF16;
+  std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
+  std::size_t micro_batches = 1;
+  std::uint64_t activation_bytes = 0;                       // upper bound of torch's tensors, of any mode that will run
+  PerTier budgets{};                                        // 0 for nvme: there is no such tier
+  std::optional<offload::TierKind> param, grad, optimizer;  // wanted homes; the plan chooses the others
+  std::optional<std::uint64_t> slot_bytes;
+  std::optional<std::uint64_t> look_ahead_bytes;
+};
+
+struct PlanRow {
+  std::string what;  // "optimizer states", "gather buffers", ...
+  PerTier bytes{};
+};
+
+struct MemoryPlan {
+  Placement placement;
+  zero::GatherAhead ahead = zero::GatherAhead::One;
+  DType grad_type = DType::F32;  // of gradients at home
+  std::vector<zero::SlotClass> gather_slots;
+  std::vector<zero::SlotClass> grad_slots;
+  std::uint64_t slot_bytes = 0;
+  std::size_t slots = 0;  // pages in host memory
+  std::size_t grad_staging_slots = 0;
+  std::size_t device_staging_slots = 0;
+  std::uint64_t look_ahead_bytes = 0;
+  std::vector<PlanRow> rows;
+  PerTier need{};  // sums of the rows
+  PerTier budgets{};
+  // Bytes per step that the links carry, with what the cache saves taken off (an estimate; the engine counts the
+  // truth).
+  std::uint64_t nvme_read_per_step = 0;
+  std::uint64_t nvme_written_per_step = 0;
+  std::uint64_t link_per_step = 0;
+};
+
+// The size of the buffer through which weights are read from files and written to them.
+inline constexpr std::uint64_t kFileBufferBytes = 4ULL << 20;
+
+// Chooses the placement with the least traffic that fits. Throws: OutOfBudget with the table, the smallest budgets that
+// would do, and other changes that help; ConfigError when nvme is asked for and there is none.
+MemoryPlan make_plan(const PlanRequest& request);
+
+// The table that `strata plan`, `strata train` and refusals print: one row per use, one column per tier, sums against
+// budgets.
+std::string to_table(const MemoryPlan& plan);
+
+}  // namespace strata::engine

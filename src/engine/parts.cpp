@@ -1,0 +1,105 @@
+#include "engine/parts.h"
+
+#include <algorithm>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "cpu_adam/cpu_adamw.h"
+#include "engine/machine.h"
+#include "models/decoder.h"
+#include "zero/torch_host.h"
+#include "zero/torch_layer_compute.h"
+
+namespace strata::engine {
+namespace {
+
+using namespace strata::literals;
+using offload::TierKind;
+
+// Code, thread stacks and the scratch of matrix products: what the process holds outside every budget.
+constexpr std::uint64_t kProcessBase = 512_MiB;
+// Upcasting costs memory and time of its own, so fp32 must be clearly faster.
+constexpr double kUpcastPays = 1.5;
+
+Compute choose_compute(const EngineConfig& config) {
+  if (config.param_type == DType::F32) return Compute::ParamType;
+  if (config.compute != Compute::Auto) return config.compute;
+  return zero::fp32_over_bf16_speed() >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
+}
+
+std::uint64_t free_on_drives(const EngineConfig& config) {
+  std::uint64_t bytes = 0;
+  for (const auto& path : config.nvme_paths) bytes += free_disk_bytes(path);
+  return bytes / 20 * 19;  // a file system that is full to the last block is slow and breaks others
+}
+
+}  // namespace
+
+ModelParts make_model_parts(const EngineConfig& config) {
+  ModelParts parts;
+  parts.config = hf::read_model_config(config.model);
+  if (config.max_tokens > parts.config.max_position_embeddings && parts.config.max_position_embeddings > 0) {
+    throw ConfigError("max_seq_length " + std::to_string(config.max_tokens) +
+                      " exceeds the model's max_position_embeddings " +
+                      std::to_string(parts.config.max_position_embeddings) + "; lower max_seq_length");
+  }
+  parts.chosen = choose_compute(config);
+  models::DecoderOptions options;
+  options.group_type = config.param_type == DType::F32 ? at::kFloat : at::kBFloat16;
+  options.compute = parts.chosen == Compute::Fp32 ? models::DecoderOptions::Compute::Fp32
+                                                  : models::DecoderOptions::Compute::GroupType;
+  options.loss_chunk_tokens = config.loss_chunk_tokens;
+  std::unique_ptr<zero::Model> model = models::make_decoder(parts.config, options);
+  parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
+  parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, 1);
+  return parts;
+}
+
+PerTier resolve_budgets(const EngineConfig& config) {
+  const std::uint64_t available = available_ram_bytes();
+  const std::uint64_t usable = available > 2 * kProcessBase ? (available - kProcessBase) / 10 * 9 : 0;
+  const std::uint64_t asked = config.device_budget.value_or(0) + config.host_budget.value_or(0);
+  if (asked > available) {
+    throw OutOfBudget("strata.budgets ask for " + format_bytes(asked) +
+                          " of RAM (the host device and the host tier share it), but only " + format_bytes(available) +
+                          " are available; lower strata.budgets.device or strata.budgets.host",
+                      asked, available);
+  }
+  const std::uint64_t left = usable > asked ? usable - asked : 0;
+  PerTier budgets{};
+  const bool both_open = !config.device_budget && !config.host_budget;
+  budgets[0] = config.device_budget.value_or(both_open ? left / 2 : left);
+  budgets[1] = config.host_budget.value_or(both_open ? left / 2 : left);
+  if (config.nvme_paths.empty()) return budgets;
+  const std::uint64_t free = free_on_drives(config);
+  if (config.nvme_budget.value_or(0) > free) {
+    throw OutOfBudget("strata.budgets.nvme asks for " + format_bytes(*config.nvme_budget) + ", but only " +
+                          format_bytes(free) + " may be used in " + config.nvme_paths.front().string() +
+                          "; free some disk or name another folder in strata.nvme.paths",
+                      *config.nvme_budget, free);
+  }
+  budgets[2] = config.nvme_budget.value_or(free);
+  return budgets;
+}
+
+PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets) {
+  PlanRequest request;
+  request.compute = parts.compute.get();
+  request.param_type = config.param_type;
+  if (config.training) {
+    const std::unique_ptr<Parallel> one = make_thread_pool(1);
+    request.states = cpu_adam::CpuAdamW(*one).states(config.param_type);
+  }
+  request.micro_batches = static_cast<std::size_t>(config.micro_batches);
+  request.activation_bytes = parts.activation_bytes;
+  request.budgets = budgets;
+  request.param = config.param_home;
+  request.grad = config.grad_home;
+  request.optimizer = config.optimizer_home;
+  request.slot_bytes = config.slot_bytes;
+  request.look_ahead_bytes = config.look_ahead_bytes;
+  return request;
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,30 @@
+// What an engine needs before it can plan: the model without weights, and the budgets.
+#pragma once
+
+#include <memory>
+
+#include "engine/engine_config.h"
+#include "engine/memory_plan.h"
+#include "hf/model_config.h"
+#include "zero/layer_compute.h"
+
+namespace strata::engine {
+
+struct ModelParts {
+  hf::ModelConfig config;
+  std::unique_ptr<zero::LayerCompute> compute;  // bound to no memory yet
+  Compute chosen = Compute::ParamType;          // never Auto
+  std::uint64_t activation_bytes = 0;
+};
+
+// Reads config.json and makes the layers. Probes the host's products when config.compute is Auto. Throws: DataError,
+// ConfigError.
+ModelParts make_model_parts(const EngineConfig& config);
+
+// The budgets asked for; what was left open is measured: RAM that is available, less a margin for the process itself,
+// and free disk. Throws: ConfigError; OutOfBudget when the budgets asked for exceed the machine.
+PerTier resolve_budgets(const EngineConfig& config);
+
+PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets);
+
+}  // namespace strata::engine

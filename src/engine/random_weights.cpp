@@ -1,0 +1,62 @@
+#include "engine/random_weights.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/error.h"
+#include "core/numeric.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr double kStandardDeviation = 0.02;
+
+// splitmix64 as a counter-based generator (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// Uniform in (0, 1].
+double uniform(std::uint64_t bits) {
+  return (static_cast<double>(bits >> 11) + 1.0) * 0x1.0p-53;
+}
+
+std::uint64_t hash_of(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bit
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return hash;
+}
+
+float value_of(std::uint64_t stream, std::uint64_t element) {
+  const std::uint64_t a = mix(stream + 2 * element);
+  const std::uint64_t b = mix(stream + 2 * element + 1);
+  // Box and Muller, "A note on the generation of random normal deviates", 1958.
+  const double normal = std::sqrt(-2.0 * std::log(uniform(a))) * std::cos(2.0 * std::numbers::pi * uniform(b));
+  return static_cast<float>(kStandardDeviation * normal);
+}
+
+}  // namespace
+
+void random_weights(const std::string& name, std::uint64_t seed, std::uint64_t first, TensorSpan destination) {
+  const bool norm = name.ends_with("norm.weight");
+  const bool bias = name.ends_with(".bias");
+  const std::uint64_t stream = mix(seed) ^ hash_of(name);
+  for (std::size_t i = 0; i < destination.numel; ++i) {
+    const float value = norm ? 1.0F : bias ? 0.0F : value_of(stream, first + i);
+    switch (destination.dtype) {
+      case DType::F32:
+        destination.as<float>()[i] = value;
+        break;
+      case DType::BF16:
+        destination.as<std::uint16_t>()[i] = float_to_bf16(value);
+        break;
+      default:
+        contract_violation("F32 or BF16", "random weights in another type", __FILE__, __LINE__);
+    }
+  }
+}
+
+}  // namespace strata::engine

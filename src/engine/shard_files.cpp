@@ -1,0 +1,74 @@
+#include "engine/shard_files.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace strata::engine {
+
+void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t rank,
+                const ElementSource& source) {
+  const DType dtype = store.spec(shard).dtype;
+  const std::uint64_t shard_first = rank * layout.shard_numel();
+  for (std::uint32_t p = 0; p < store.pieces(shard); ++p) {
+    const offload::PieceRange range = store.range({shard, p});
+    offload::Pin pin = store.acquire({shard, p}, offload::Access::Write);
+    const TensorSpan page{pin.wait().data(), dtype, range.numel};
+    std::memset(page.data, 0, page.bytes());
+    const std::uint64_t begin = shard_first + range.first;
+    const std::uint64_t end = begin + range.numel;
+    for (std::size_t i = 0; i < layout.params().size(); ++i) {
+      const zero::ParamSlot& slot = layout.params()[i];
+      const std::uint64_t from = std::max<std::uint64_t>(begin, slot.offset);
+      const std::uint64_t to = std::min<std::uint64_t>(end, slot.offset + slot.numel);
+      if (from < to) source(i, from - slot.offset, page.subspan(from - begin, to - from));
+    }
+  }
+  // Uncached pages are written behind our back; the caller may hand the shard to device code next.
+  store.drain_uncached();
+}
+
+void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t param,
+                std::uint64_t first, TensorSpan destination) {
+  STRATA_EXPECTS(layout.world() == 1, "a parameter is read whole from one shard");
+  const DType dtype = store.spec(shard).dtype;
+  STRATA_EXPECTS(destination.dtype == dtype, "the destination has the shard's type");
+  const std::uint64_t of_piece = store.piece_numel(dtype);
+  const std::uint64_t begin = layout.params()[param].offset + first;
+  for (std::uint64_t done = 0; done < destination.numel;) {
+    const std::uint64_t at = begin + done;
+    const auto p = static_cast<std::uint32_t>(at / of_piece);
+    const offload::PieceRange range = store.range({shard, p});
+    const std::uint64_t n = std::min(destination.numel - done, range.first + range.numel - at);
+    const offload::Pin pin = store.acquire({shard, p}, offload::Access::Read);
+    const std::byte* source = pin.wait().data() + (at - range.first) * bytes_of(dtype);
+    std::memcpy(destination.subspan(done, n).data, source, n * bytes_of(dtype));
+    done += n;
+  }
+}
+
+void read_converted(const hf::TensorCatalog& catalog, const hf::TensorInfo& tensor, std::uint64_t first,
+                    TensorSpan destination, std::span<std::byte> buffer, ShardMath& math) {
+  const std::size_t element = bytes_of(tensor.dtype);
+  if (tensor.dtype == destination.dtype) {
+    catalog.read(tensor, first * element, {destination.data, destination.bytes()});
+    return;
+  }
+  const std::size_t at_once = buffer.size() / element;
+  for (std::size_t done = 0; done < destination.numel;) {
+    const std::size_t n = std::min(at_once, destination.numel - done);
+    const std::span<std::byte> raw = buffer.first(n * element);
+    catalog.read(tensor, (first + done) * element, raw);
+    math.cast(destination.subspan(done, n), {raw.data(), tensor.dtype, n});
+    done += n;
+  }
+}
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (const std::int64_t d : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
+  return text + "]";
+}
+
+}  // namespace strata::engine

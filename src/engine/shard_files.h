@@ -1,0 +1,38 @@
+// Between files and shards: weights in, weights and states out, a page at a time.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/shard_optimizer.h"
+#include "hf/safetensors.h"
+#include "offload/shard_store.h"
+#include "zero/flat_layout.h"
+
+namespace strata::engine {
+
+// Fills `destination` (elements of one parameter from `first` on, in the shard's type). Called in ascending order.
+using ElementSource = std::function<void(std::size_t param, std::uint64_t first, TensorSpan destination)>;
+
+// Writes every element of the shard: parameters from `source`, padding with zeros. `rank` says which row of the layout
+// it is.
+void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t rank,
+                const ElementSource& source);
+
+// Copies elements [first, first + destination.numel) of parameter `param` out of the shard. Requires: one rank, so that
+// the shard is whole; destination has the shard's type.
+void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t param,
+                std::uint64_t first, TensorSpan destination);
+
+// Reads elements of a tensor in a file and converts them to the destination's type, through `buffer`, which bounds the
+// memory used.
+void read_converted(const hf::TensorCatalog& catalog, const hf::TensorInfo& tensor, std::uint64_t first,
+                    TensorSpan destination, std::span<std::byte> buffer, ShardMath& math);
+
+// The shape of a tensor as "[49152, 576]".
+std::string shape_text(std::span<const std::int64_t> shape);
+
+}  // namespace strata::engine

@@ -1,0 +1,163 @@
+#include "engine/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "engine/machine.h"
+
+namespace strata::engine {
+namespace {
+
+void check_tokens(const data::TokenFile& file, const char* what, std::int64_t vocab_size) {
+  if (file.max_token() >= vocab_size) {
+    throw DataError(std::string(what) + " has token id " + std::to_string(file.max_token()) +
+                    ", but the model's vocab_size is " + std::to_string(vocab_size) +
+                    ": the tokenizer and the model do not belong together");
+  }
+  if (file.trained_tokens() == 0) {
+    throw DataError(std::string(what) + " has no token to learn from: every label is masked");
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile& train,
+                 const data::TokenFile* validation, TrainerEvents events)
+    : engine_(engine),
+      config_(config),
+      train_(train),
+      validation_(validation),
+      events_(std::move(events)),
+      sampler_(train, config.per_device_train_batch_size, config.max_seq_length,
+               static_cast<std::uint64_t>(config.seed), data::Sampler::Order::Shuffled) {
+  check_tokens(train, "the training data", engine.model_config().vocab_size);
+  if (validation != nullptr) check_tokens(*validation, "the validation data", engine.model_config().vocab_size);
+  const auto per_epoch =
+      static_cast<double>(sampler_.batches_per_epoch()) / static_cast<double>(config.gradient_accumulation_steps);
+  total_steps_ =
+      config.max_steps > 0
+          ? config.max_steps
+          : std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(config.num_train_epochs * per_epoch)));
+  schedule_ = config.lr_schedule(total_steps_);
+  // fp32 master and moments, and the exported weights, under their temporary names beside what is there already.
+  const std::uint64_t need = engine.parameters() * 16;
+  const std::uint64_t free = free_disk_bytes(config.output_dir);
+  if (free < need) {
+    throw OutOfBudget(config.output_dir.string() + ": a checkpoint and the exported model need " + format_bytes(need) +
+                          ", but only " + format_bytes(free) + " are free; free some disk or set another output_dir",
+                      need, free);
+  }
+}
+
+void Trainer::resume(const std::filesystem::path& checkpoint) {
+  const TrainerState state = load_checkpoint(engine_, checkpoint);
+  sampler_.restore(state.sampler);
+  attempted_ = state.run.step + state.run.skipped;
+  history_ = state.history;
+  saved_at_ = attempted_;
+  if (events_.on_message) {
+    events_.on_message("resumed from " + checkpoint.string() + " at step " + std::to_string(attempted_) +
+                       "; learning rate, decay and the other settings are those of this run's configuration");
+  }
+}
+
+double Trainer::epoch() const {
+  const data::SamplerState state = sampler_.state();
+  return static_cast<double>(state.epoch) + static_cast<double>(state.position) / static_cast<double>(train_.samples());
+}
+
+std::vector<data::Batch> Trainer::next_batches() {
+  std::vector<data::Batch> batches;
+  for (std::int64_t i = 0; i < config_.gradient_accumulation_steps; ++i) batches.push_back(sampler_.next());
+  return batches;
+}
+
+StepReport Trainer::report(const StepSummary& summary, double learning_rate, std::uint64_t tokens, double at) const {
+  StepReport report;
+  report.step = attempted_;
+  report.total_steps = total_steps_;
+  report.epoch = at;
+  report.loss = summary.loss;
+  report.learning_rate = learning_rate;
+  report.grad_norm = summary.grad_norm;
+  report.tokens = tokens;
+  report.step_seconds = summary.seconds;
+  report.seconds.forward = summary.forward_seconds;
+  report.seconds.backward = summary.backward_seconds;
+  report.seconds.optimizer = summary.optimizer_seconds;
+  report.seconds.stall = summary.stall_seconds;
+  report.bytes = {summary.nvme_read, summary.nvme_written, summary.to_device, summary.to_host};
+  const PerTier peak = engine_.peak_bytes();
+  report.peak_bytes = {peak[0], peak[1], peak[2]};
+  const PerTier& budgets = engine_.memory_plan().budgets;
+  report.limit_bytes = {budgets[0], budgets[1], budgets[2]};
+  report.rss_bytes = resident_bytes();
+  report.skipped_steps = static_cast<std::uint64_t>(engine_.state().skipped);
+  // 6 operations per parameter and token (forward 2, backward 4), recomputation not counted.
+  report.tflops =
+      6.0 * static_cast<double>(engine_.parameters()) * static_cast<double>(tokens) / summary.seconds / 1e12;
+  return report;
+}
+
+double Trainer::evaluate() {
+  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t batch = std::min(config_.per_device_eval_batch_size, config_.per_device_train_batch_size);
+  data::Sampler sampler(*validation_, batch, config_.max_seq_length, 0, data::Sampler::Order::Sequential);
+  EvalSummary total;
+  for (std::uint64_t i = 0; i < sampler.batches_per_epoch(); ++i) {
+    const EvalSummary part = engine_.evaluate(sampler.next());
+    total.loss_sum += part.loss_sum;
+    total.tokens += part.tokens;
+  }
+  EvalReport report;
+  report.step = attempted_;
+  report.epoch = epoch();
+  report.loss = total.tokens > 0 ? total.loss_sum / static_cast<double>(total.tokens) : 0;
+  report.tokens = static_cast<std::uint64_t>(total.tokens);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (events_.on_evaluation) events_.on_evaluation(report);
+  return report.loss;
+}
+
+void Trainer::save() {
+  if (saved_at_ == attempted_) return;
+  const TrainerState state{engine_.state(), sampler_.state(), epoch(), static_cast<std::uint64_t>(config_.seed),
+                           history_};
+  result_.checkpoint = save_checkpoint(engine_, state, config_.output_dir, config_.save_total_limit);
+  saved_at_ = attempted_;
+  if (events_.on_message) events_.on_message("saved " + result_.checkpoint.string());
+}
+
+TrainResult Trainer::run() {
+  if (validation_ != nullptr) result_.first_eval_loss = evaluate();
+  while (attempted_ < total_steps_) {
+    const std::vector<data::Batch> batches = next_batches();
+    const double learning_rate = schedule_.for_update(attempted_ + 1);
+    const StepSummary summary = engine_.train_step(batches, learning_rate);
+    ++attempted_;
+    std::uint64_t tokens = 0;
+    for (const data::Batch& batch : batches) {
+      tokens += static_cast<std::uint64_t>(batch.sequences) * static_cast<std::uint64_t>(batch.tokens_each);
+    }
+    history_.push_back({attempted_, epoch(), summary.loss, learning_rate, summary.grad_norm});
+    if (events_.on_step) events_.on_step(report(summary, learning_rate, tokens, epoch()));
+    if (events_.stop_requested && events_.stop_requested()) {
+      result_.end = TrainResult::End::Stopped;
+      break;
+    }
+    if (config_.save_steps > 0 && attempted_ % config_.save_steps == 0) save();
+    if (validation_ != nullptr && config_.eval_steps > 0 && attempted_ % config_.eval_steps == 0 &&
+        attempted_ < total_steps_) {
+      result_.last_eval_loss = evaluate();
+    }
+  }
+  save();
+  result_.steps = attempted_;
+  if (validation_ != nullptr && result_.end == TrainResult::End::Finished) result_.last_eval_loss = evaluate();
+  return result_;
+}
+
+}  // namespace strata::engine

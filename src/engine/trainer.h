@@ -1,0 +1,66 @@
+// Trainer: the loop around an engine: batches, schedule, evaluation, checkpoints, reports.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "data/token_file.h"
+#include "engine/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/run_config.h"
+#include "engine/step_report.h"
+
+namespace strata::engine {
+
+// Who listens. All run on the caller's thread; any may be empty.
+struct TrainerEvents {
+  std::function<void(const StepReport&)> on_step;
+  std::function<void(const EvalReport&)> on_evaluation;
+  std::function<void(const std::string&)> on_message;
+  std::function<bool()> stop_requested;  // asked after every step
+};
+
+struct TrainResult {
+  enum class End : std::uint8_t { Finished, Stopped } end = End::Finished;
+  std::int64_t steps = 0;            // updates of the whole run, resumed ones included
+  std::filesystem::path checkpoint;  // the last one written
+  std::optional<double> first_eval_loss, last_eval_loss;
+};
+
+// One thread. References must outlive it.
+class Trainer {
+ public:
+  // Throws: DataError when a token id does not fit the model's vocabulary or nothing is to be learnt; OutOfBudget when
+  // output_dir has no room for one checkpoint.
+  Trainer(Engine& engine, const RunConfig& config, const data::TokenFile& train, const data::TokenFile* validation,
+          TrainerEvents events);
+
+  // Continues from a checkpoint: tensors, step, learning rate, order of the data.
+  void resume(const std::filesystem::path& checkpoint);
+  // Trains to the end or until a stop is requested; both end with a checkpoint.
+  TrainResult run();
+  std::int64_t total_steps() const { return total_steps_; }
+
+ private:
+  std::vector<data::Batch> next_batches();
+  StepReport report(const StepSummary& summary, double learning_rate, std::uint64_t tokens, double epoch) const;
+  double evaluate();
+  void save();
+  double epoch() const;
+
+  Engine& engine_;
+  const RunConfig& config_;
+  const data::TokenFile& train_;
+  const data::TokenFile* validation_;
+  TrainerEvents events_;
+  data::Sampler sampler_;
+  std::int64_t total_steps_ = 0;
+  LrSchedule schedule_;
+  std::int64_t attempted_ = 0;  // steps, skipped ones included: what the schedule and max_steps count
+  std::int64_t saved_at_ = -1;
+  std::vector<LogEntry> history_;
+  TrainResult result_;
+};
+
+}  // namespace strata::engine
