@@ -1,4 +1,5 @@
-// FlatLayout: a group's parameters side by side in one buffer, so that all-gather lands in place and reduce-scatter reads in place.
+// FlatLayout: a group's parameters side by side in one buffer, so that all-gather lands in place and reduce-scatter
+// reads in place.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,8 @@ class FlatLayout {
  public:
   // Parameters start at multiples of this many elements: 64 bytes in 16-bit types.
   static constexpr std::size_t kParamAlignment = 32;
-  // One rank's shard is a multiple of this many elements: one 4 KiB page in 16-bit types, so extents need no partial page.
+  // One rank's shard is a multiple of this many elements: one 4 KiB page in 16-bit types, so extents need no partial
+  // page.
   static constexpr std::size_t kShardAlignment = 2048;
 
   // Requires: world > 0; every shape is positive.
@@ -31,7 +33,7 @@ class FlatLayout {
   const GroupDecl& group() const { return group_; }
   const std::vector<ParamSlot>& params() const { return params_; }
   std::size_t world() const { return world_; }
-  std::size_t numel() const { return shard_numel_ * world_; }   // padding included
+  std::size_t numel() const { return shard_numel_ * world_; }  // padding included
   std::size_t shard_numel() const { return shard_numel_; }
   // Elements that belong to parameters; the rest is padding.
   std::size_t param_numel() const { return param_numel_; }
