@@ -22,6 +22,8 @@ class ShardStore;
 
 // Move-only right to touch one piece of a shard in host memory. While it lives, the page stays where it is.
 // Read pins share; a Write or ReadWrite pin is alone. The bytes may be touched once ready() is complete.
+// A shard at home in host memory has no pages (paged() is false): its pins are plain addresses, always ready, and keep
+// nobody out; its users order their accesses through events.
 class Pin {
  public:
   Pin() = default;
@@ -61,14 +63,15 @@ struct StoreStats {
 };
 
 struct ShardStoreOptions {
-  std::uint64_t look_ahead_bytes =
-      0;  // of scheduled accesses that the prefetcher keeps in memory or on the way; 0 = off
+  // Of scheduled accesses that the prefetcher keeps in memory or on the way; 0 = off.
+  std::uint64_t look_ahead_bytes = 0;
 };
 
 // Ownership: owns pages and their slots' contents, neither tiers nor the pool. add() before the first acquire(), from
 // one thread; acquire() from any thread, but a thread that holds pins may need slots that only it can free: see
 // kMinSlots. Order: a pin sees the bytes of the latest released Write pin of its piece, whatever tier they are on by
-// then. A failed read or write poisons the store: every later acquire() and drain() throws the first failure.
+// then. A failed read or write poisons the store: every later drain(), and acquire() of a paged shard, throws the first
+// failure.
 //
 // [Note: residency] A page is Absent (on its tier only), Arriving (being read into a slot), Resident, or Leaving (being
 // written back; still readable). A clean page is dropped without I/O. A dirty one is written when its slot is wanted,
@@ -97,7 +100,8 @@ class ShardStore {
   // Elements of a full piece of this type.
   std::uint64_t piece_numel(DType dtype) const { return slots_.slot_bytes() / bytes_of(dtype); }
 
-  // Blocks while no slot is free. Throws: the first failure of the store.
+  // Blocks while no slot is free, or while pins of the piece exclude this one. Throws: the first failure of the store.
+  // Does neither for a shard that is not paged().
   Pin acquire(PieceId piece, Access access);
   // Where device code finds a shard whose home is the device; null otherwise.
   std::byte* device_address(ShardId shard) const;

@@ -1,6 +1,7 @@
 #include "zero/grad_reducer.h"
 
 #include <memory>
+#include <string>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -143,7 +144,7 @@ std::vector<double> GradReducer::block_sums(std::size_t group) {
     const offload::PieceRange range = store_.range({id, p});
     const offload::Pin pin = store_.acquire({id, p}, offload::Access::Read);
     const TensorSpan values{pin.wait().data(), dtype, range.numel};
-    // Slots are multiples of a block in every type, so a piece begins on the block grid.
+    // A piece begins on the block grid: sum_of_squares() has checked it.
     const std::span<double> of_piece =
         std::span(sums).subspan(range.first / ShardMath::kNormBlock, ceil_div(range.numel, ShardMath::kNormBlock));
     host_math_.block_sums_of_squares(values, of_piece);
@@ -152,6 +153,11 @@ std::vector<double> GradReducer::block_sums(std::size_t group) {
 }
 
 double GradReducer::sum_of_squares() {
+  // Here and not at construction: gradients may travel in smaller pieces when nobody asks for their norm.
+  STRATA_EXPECTS(store_.piece_numel(DType::F32) % ShardMath::kNormBlock == 0,
+                 "slots of " + std::to_string(store_.piece_numel(DType::F32)) +
+                     " fp32 elements cut the norm's blocks: make them a multiple of " +
+                     std::to_string(ShardMath::kNormBlock));
   double total = 0;
   for (std::size_t g = 0; g < layouts_.size(); ++g) {
     for (const double block : block_sums(g)) total += block;

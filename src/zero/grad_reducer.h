@@ -27,12 +27,15 @@ class GradReducer {
 
   // A device buffer for the flat gradient of `group`; the compute stream already waits for it to be free.
   DeviceSlots::Lease acquire(std::size_t group);
-  // Sends on what the compute stream, by work queued so far, wrote to `lease`.
+  // Sends on what the compute stream, by work queued so far, wrote to `lease`. Blocks while the store has no free page
+  // or staging has no free slot. Throws: the first failure, where it is known by then; otherwise finish() throws it.
   void reduce(std::size_t group, const DeviceSlots::Lease& lease);
   // Blocks until every contribution of the step is at home. Throws: the first failure; ContractViolation when a group
   // got fewer contributions than announced.
   void finish();
   // Sum of squares over all groups' gradients as stored, in the fixed order of docs/numerics.md; after finish().
+  // Requires: the store's slots hold whole blocks of the norm in every type (multiples of kNormBlock fp32 elements), so
+  // that a block never lies in two pieces.
   double sum_of_squares();
 
   // Whether a host home needs staging for this number of contributions.

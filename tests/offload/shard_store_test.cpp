@@ -432,6 +432,25 @@ TEST(ShardStore, AFailedWriteBackPoisonsTheStore) {
   EXPECT_THROW(rig.store.drain(), IoError);
 }
 
+TEST(ShardStore, AShardThatIsNotPagedStaysReachableWhenTheStoreHasFailed) {
+  StoreRig rig({.slots = ShardStore::kMinSlots});
+  const ShardId paged = rig.add(2 * kFloatsPerPage);
+  const ShardId home = rig.add(kFloatsPerPage, TierKind::Host);
+  write(rig.store, piece(home, 0), 3);
+  rig.blobs.fail_read(0, ENODEV);
+  EXPECT_THROW((void)reads_as(rig.store, piece(paged, 0), 0), IoError);
+  EXPECT_THROW((void)rig.store.acquire(piece(paged, 1), Access::Read), IoError);
+  EXPECT_TRUE(reads_as(rig.store, piece(home, 0), 3));
+}
+
+TEST(ShardStore, PinsOfAShardThatIsNotPagedKeepNobodyOut) {
+  StoreRig rig;
+  const ShardId shard = rig.add(kFloatsPerPage, TierKind::Host);
+  const Pin first = rig.store.acquire(piece(shard, 0), Access::Write);
+  const Pin second = rig.store.acquire(piece(shard, 0), Access::ReadWrite);
+  EXPECT_EQ(first.bytes().data(), second.bytes().data());
+}
+
 TEST(ShardStore, AFailedPrefetchIsReportedAtEveryDrain) {
   StoreRig rig({.slots = ShardStore::kMinSlots, .look_ahead_bytes = 3 * kPageBytes});
   const ShardId shard = rig.add(6 * kFloatsPerPage);

@@ -18,13 +18,13 @@ constexpr std::size_t kNumel = 2 * ShardMath::kNormBlock + 3000;  // three piece
 // A reducer for one group; gradient i of a step holds (i + 1) * pattern.
 struct Rig {
   Rig(TierKind home, DType dtype, DType home_dtype, std::size_t contributions, bool with_staging = true,
-      HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial)
-      : tiers({.slots = offload::ShardStore::kMinSlots, .slot_bytes = kSlotBytes, .device = {.mode = mode, .seed = 4}}),
+      HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial, std::size_t slot_bytes = kSlotBytes)
+      : tiers({.slots = offload::ShardStore::kMinSlots, .slot_bytes = slot_bytes, .device = {.mode = mode, .seed = 4}}),
         dtype_(dtype),
         layout({"g", {{"p", {static_cast<std::int64_t>(kNumel)}}}}, 1),
         grad(tiers.add(layout.shard_numel(), home, home_dtype, offload::ShardKind::Grad)),
         slots(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.numel() * bytes_of(dtype), 2}}),
-        staging(allocate_host(tiers.host, 2 * kSlotBytes, MemoryTag::Staging), kSlotBytes),
+        staging(allocate_host(tiers.host, 2 * slot_bytes, MemoryTag::Staging), slot_bytes),
         reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}}, tiers.store, slots,
                 with_staging ? &staging : nullptr, comm, {*copy_in, *copy_out, *comm_stream, *compute}, adder, math,
                 math, counters) {}
@@ -126,6 +126,13 @@ TEST(GradReducer, TheNormHasTheSameBitsOnEveryHome) {
   EXPECT_EQ(sums, std::vector<double>(3, expected));
 }
 
+TEST(GradReducer, TheNormRefusesSlotsThatCutItsBlocks) {
+  Rig rig(TierKind::Host, DType::F32, DType::F32, 1, true, HostDeviceOptions::Mode::Normal, kSlotBytes + kPageBytes);
+  rig.contribute(1);
+  rig.reducer.finish();
+  EXPECT_THROW(rig.reducer.sum_of_squares(), ContractViolation);
+}
+
 TEST(GradReducer, AMissingContributionIsRefused) {
   Rig rig(TierKind::Host, DType::F32, DType::F32, 2);
   rig.contribute(1);
@@ -143,8 +150,13 @@ TEST(GradReducer, AFailureOfComputeReachesFinish) {
     Rig rig(home, DType::BF16, DType::F32, 2);
     rig.contribute(1);
     rig.compute->launch([] { throw DeviceError("no more"); });
-    rig.contribute(2);
-    EXPECT_THROW(rig.reducer.finish(), DeviceError);
+    // The third piece of the second contribution waits for the staging slot of the first: it may learn of it already.
+    EXPECT_THROW(
+        {
+          rig.contribute(2);
+          rig.reducer.finish();
+        },
+        DeviceError);
   }
 }
 
