@@ -28,7 +28,8 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   // Completes when all work queued so far has. The returned event is submitted.
   virtual Event record() = 0;
-  // Frees `buffer` once `event` completes.
+  // Frees `buffer` once `event` completes; does not hold up the stream. When `event` was recorded earlier on this
+  // stream, the buffer is free by the time an event completes that was recorded after this call.
   virtual void retire(Buffer buffer, Event event) = 0;
 };
 
