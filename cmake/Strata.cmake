@@ -49,3 +49,18 @@ function(strata_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
+
+# strata_python_test(NAME FILES x.py ... [ENVIRONMENT A=b ...] [TIMEOUT s]): pytest on files or folders, one ctest entry.
+# Needs the packages of tools/requirements.txt, which are there when torch is. Not in sanitizer builds: the interpreter and the
+# libraries it loads are not instrumented.
+function(strata_python_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "FILES;ENVIRONMENT" ${ARGN})
+  if(NOT STRATA_WITH_TESTS OR NOT STRATA_WITH_TORCH OR STRATA_SANITIZE)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 1200)
+  endif()
+  add_test(NAME ${name} COMMAND ${STRATA_PYTHON} -m pytest -q -p no:cacheprovider ${ARG_FILES})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS python ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()

@@ -23,9 +23,15 @@ void check_exit(const ChildResult& result, const std::string& what) {
   throw DataError(message);
 }
 
+// The tool tells the layouts of chats apart by itself.
+std::string tool_type(const std::string& type) {
+  if (type == "messages" || type == "sharegpt") return "chat";
+  return type == "alpaca" ? "auto" : type;
+}
+
 std::vector<std::string> prepare_command(const std::string& model, const std::vector<DatasetConfig>& datasets,
                                          std::int64_t max_tokens, const fs::path& out) {
-  std::vector<std::string> command{python_program(), tools_folder() / "prepare_data.py", "--model", model};
+  std::vector<std::string> command{python_program(), tools_folder() / "prepare_data.py", "--model", model, "--data"};
   for (const DatasetConfig& dataset : datasets) {
     if (dataset.type != datasets.front().type) {
       throw ConfigError("datasets of different types in one run are not supported yet: " + datasets.front().type +
@@ -35,10 +41,10 @@ std::vector<std::string> prepare_command(const std::string& model, const std::ve
       throw ConfigError("datasets: fields is not supported yet; rename the columns of " + dataset.path);
     }
     if (is_token_file(dataset)) throw ConfigError("a token file must be the only data set: " + dataset.path);
-    command.insert(command.end(), {"--data", dataset.path});
+    command.push_back(dataset.path);
   }
-  command.insert(command.end(),
-                 {"--type", datasets.front().type, "--max-tokens", std::to_string(max_tokens), "--out", out});
+  command.insert(command.end(), {"--type", tool_type(datasets.front().type), "--max-tokens", std::to_string(max_tokens),
+                                 "--out", out});
   return command;
 }
 
@@ -76,6 +82,9 @@ PreparedData prepare_datasets(const engine::RunConfig& config, const fs::path& f
     data.train = folder / "train.tok";
     std::vector<std::string> command =
         prepare_command(config.model_name_or_path, config.datasets, config.max_seq_length, data.train);
+    if (config.val_size >= 1) {
+      throw ConfigError("val_size as a number of samples is not supported yet; give a share below 1, or val_datasets");
+    }
     if (config.val_size > 0) {
       data.validation = folder / "validation.tok";
       std::ostringstream size;
