@@ -1,0 +1,519 @@
+"""Training runs of the program: against torch's AdamW, against themselves on other homes, interrupted and resumed.
+
+Run by ctest, or by hand: STRATA_BIN=build/bin/strata python -m pytest tests/integration/test_training.py
+"""
+
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from strata_program import (
+    assert_same_bits,
+    assert_same_run,
+    homes,
+    program,
+    run_strata,
+    tensors_of,
+    train,
+    train_options,
+    words_of,
+    write_tokens,
+)
+
+torch.set_num_threads(1)
+
+# Some 400,000 parameters: more pieces than a small host budget has pages, so that NVMe homes really stream.
+STREAMED = {"vocab_size": 1003, "hidden_size": 104, "intermediate_size": 301}
+
+
+def small_host(param, grad, optimizer):
+    """These homes, with hardly more host memory than they need when the optimizer's states are on NVMe."""
+    return {
+        **homes(param, grad, optimizer),
+        "strata.budgets.host": "10MiB" if optimizer == "nvme" else "24MiB",
+        "strata.budgets.nvme": "64MiB",
+    }
+
+
+def load(folder, dtype=torch.float32):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+
+
+def loss_sum(model, samples):
+    """Sum of the losses of all targets, and their number. One sample at a time: no padding to get wrong."""
+    total, count = 0.0, 0
+    for sample in samples:
+        ids = torch.tensor([sample])
+        logits = model(input_ids=ids).logits.float()[0, :-1]
+        total = total + torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum")
+        count += len(sample) - 1
+    return total, count
+
+
+# --- Against torch ------------------------------------------------------------------------------------------------
+
+
+def adamw_of(model, options):
+    """Decay on matrices only, as transformers' Trainer groups them."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": options["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
+        lr=options["learning_rate"],
+        betas=(options.get("adam_beta1", 0.9), options.get("adam_beta2", 0.999)),
+        eps=options["adam_epsilon"],
+    )
+
+
+def torch_run(model, samples, options):
+    """[(loss, grad norm, learning rate)] of a run in which every batch is all samples."""
+    optimizer = adamw_of(model, options)
+    schedule = transformers.get_scheduler(
+        options["lr_scheduler_type"], optimizer, options.get("warmup_steps", 0), options["max_steps"]
+    )
+    history = []
+    for _ in range(options["max_steps"]):
+        total, count = loss_sum(model, samples)
+        (total / count).backward()
+        limit = options["max_grad_norm"] or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+        history.append((total.item() / count, norm.item(), schedule.get_last_lr()[0]))
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return history
+
+
+OPTIMIZER_CASES = {
+    "llama_linear_warmup_clipped": (
+        "llama",
+        {},
+        dict(lr_scheduler_type="linear", warmup_steps=5, weight_decay=0.1, adam_epsilon=1e-8, max_grad_norm=0.5),
+    ),
+    "qwen2_tied_cosine_warmup_large_epsilon": (
+        "qwen2",
+        {"tied": True},
+        dict(lr_scheduler_type="cosine", warmup_steps=3, weight_decay=0.2, adam_epsilon=1e-3, max_grad_norm=1.0),
+    ),
+    "qwen3_constant_other_betas_unclipped": (
+        "qwen3",
+        {},
+        dict(
+            lr_scheduler_type="constant", weight_decay=0.05, adam_epsilon=1e-6, max_grad_norm=0,
+            adam_beta1=0.8, adam_beta2=0.95,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIMIZER_CASES)
+def test_twenty_steps_follow_torch_adamw(case, tiny, tmp_path):
+    kind, model_options, options = OPTIMIZER_CASES[case]
+    options = {**options, "learning_rate": 1e-3, "max_steps": 20}
+    folder = tiny(kind, **model_options)
+    samples = write_tokens(tmp_path / "data.tok", (9, 25, 14, 21))
+    result = train(
+        folder, tmp_path / "data.tok", tmp_path / "out", bf16=False, per_device_train_batch_size=4, **options
+    )
+
+    model = load(folder)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    expected = torch_run(model, samples, options)
+    assert len(result.metrics) == len(expected)
+    for line, (loss, norm, rate) in zip(result.metrics, expected):
+        assert line["loss"] == pytest.approx(loss, rel=2e-5), line["step"]
+        assert line["grad_norm"] == pytest.approx(norm, rel=2e-4), line["step"]
+        assert line["learning_rate"] == pytest.approx(rate, rel=1e-9), line["step"]
+
+    # Adam divides a gradient by its own size, so the rounding of a tiny one is a whole update: what counts is the
+    # error of a tensor as a whole against how far training moved it. Decay of a norm would be an error of 1e-2.
+    weights = result.weights()
+    for name, parameter in model.named_parameters():
+        moved = (parameter.detach() - before[name]).norm()
+        error = (weights[name] - parameter.detach()).norm()
+        assert moved > 0 and error <= 1e-3 * moved, f"{name}: error {error:.2e}, moved {moved:.2e}"
+
+
+def test_four_small_batches_equal_one_of_four_though_their_token_counts_differ(tiny, tmp_path):
+    folder = tiny("llama")
+    write_tokens(tmp_path / "data.tok", (3, 17, 60, 200))
+    runs = [
+        train(
+            folder, tmp_path / "data.tok", tmp_path / f"out{size}", bf16=False, per_device_train_batch_size=size,
+            gradient_accumulation_steps=4 // size,
+        )
+        for size in (1, 4)
+    ]
+    for small, whole in zip(runs[0].metrics, runs[1].metrics, strict=True):
+        assert small["loss"] == pytest.approx(whole["loss"], rel=2e-6)
+        assert small["grad_norm"] == pytest.approx(whole["grad_norm"], rel=2e-5)
+    before = tensors_of(folder / "model.safetensors")
+    small, whole = runs[0].weights(), runs[1].weights()
+    for name in whole:
+        moved = (whole[name] - before[name]).norm()
+        assert (small[name] - whole[name]).norm() <= 1e-3 * moved, name
+
+
+# --- Homes change no bit ------------------------------------------------------------------------------------------
+
+ALL_NVME = ("nvme", "host", "nvme")
+OTHER_HOMES = {
+    "all_host": small_host("host", "host", "host"),
+    "param_nvme_grad_device_optimizer_host": small_host("nvme", "device", "host"),
+    "param_host_grad_host_optimizer_nvme": small_host("host", "host", "nvme"),
+    "param_device_grad_host_optimizer_nvme": small_host("device", "host", "nvme"),
+    "param_nvme_grad_host_optimizer_device": small_host("nvme", "host", "device"),
+    "param_host_grad_device_optimizer_device": small_host("host", "device", "device"),
+    "param_device_grad_device_optimizer_host": small_host("device", "device", "host"),
+    "one_adam_thread": {**small_host(*ALL_NVME), "strata.adam_threads": 1},
+    "two_adam_threads": {**small_host("device", "host", "host"), "strata.adam_threads": 2},
+    "threads_backend": {**small_host("nvme", "device", "nvme"), "strata.nvme.backend": "threads", "strata.io_threads": 3},
+    "small_requests": {**small_host(*ALL_NVME), "strata.nvme.block_size": "16KiB", "strata.nvme.queue_depth": 2},
+    "larger_slots": {**small_host(*ALL_NVME), "strata.slot_size": "512KiB", "strata.budgets.host": "12MiB"},
+    "no_prefetch": {**small_host(*ALL_NVME), "strata.prefetch": 0},
+    "late_streams_nvme": {**small_host(*ALL_NVME), "strata.adversarial_streams": True},
+    "late_streams_mixed": {**small_host("host", "host", "device"), "strata.adversarial_streams": True},
+    "late_streams_device": {**small_host("device", "device", "device"), "strata.adversarial_streams": True},
+}
+COMBINATIONS = list(itertools.product((True, False), (1, 3), (False, True)))  # bf16, accumulation, tied
+
+
+@pytest.fixture(scope="module")
+def run_on(tiny, tmp_path_factory):
+    """run_on(bf16, accumulation, tied, options): three steps; the all-device run of each combination is made once."""
+    known = {}
+    data = tmp_path_factory.mktemp("data") / "data.tok"
+    write_tokens(data, (9, 31, 12, 26, 18, 40, 3, 22))
+
+    def run(bf16, accumulation, tied, options=None):
+        key = (bf16, accumulation, tied)
+        if options is None and key in known:
+            return known[key]
+        out = tmp_path_factory.mktemp("out")
+        nvme = tmp_path_factory.mktemp("nvme")
+        result = train(
+            tiny("llama", tied=tied, **STREAMED), data, out, bf16=bf16, gradient_accumulation_steps=accumulation,
+            weight_decay=0.1, **{
+                "strata.nvme.paths": nvme, **(options or small_host("device", "device", "device"))
+            },
+        )
+        assert list(nvme.iterdir()) == []
+        if options is None:
+            known[key] = result
+        return result
+
+    return run
+
+
+def check_counters(result, options):
+    """Each kind of traffic is there if and only if the homes need it."""
+    param, grad, optimizer = (options[f"strata.placement.{kind}"] for kind in ("param", "grad", "optimizer"))
+    last = result.metrics[-1]["bytes"]
+    # The optimizer states exceed the pages; parameters alone may fit them and are then read only once.
+    if optimizer == "nvme":
+        assert last["nvme_read"] > 0 and last["nvme_written"] > 0
+    if "nvme" not in (param, optimizer):
+        assert last["nvme_read"] == 0 and last["nvme_written"] == 0
+    on_device = [home == "device" for home in (param, grad, optimizer)]
+    assert (last["h2d"] > 0) == (not all(on_device))
+    assert (last["d2h"] > 0) == (not all(on_device))
+
+
+@pytest.mark.parametrize("bf16, accumulation, tied", COMBINATIONS)
+def test_nvme_homes_give_the_bits_of_device_homes(bf16, accumulation, tied, run_on):
+    options = small_host(*ALL_NVME)
+    result = run_on(bf16, accumulation, tied, options)
+    assert_same_run(result, run_on(bf16, accumulation, tied), 3)
+    check_counters(result, options)
+
+
+@pytest.mark.parametrize("combination", [(True, 3, False), (False, 1, True)], ids=["bf16_untied", "fp32_tied"])
+@pytest.mark.parametrize("name", OTHER_HOMES)
+def test_neither_homes_nor_settings_of_the_machine_change_a_bit(name, combination, run_on):
+    result = run_on(*combination, OTHER_HOMES[name])
+    assert_same_run(result, run_on(*combination), 3)
+    check_counters(result, OTHER_HOMES[name])
+
+
+# --- Interrupted and resumed --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def eight_steps(tiny, tmp_path_factory):
+    """(model, data, the uninterrupted run of 8 steps that saved every second one). 5 batches are an epoch."""
+    data = tmp_path_factory.mktemp("data") / "data.tok"
+    write_tokens(data, (9, 31, 12, 26, 18, 40, 3, 22, 11))
+    folder = tiny("llama")
+    out = tmp_path_factory.mktemp("whole")
+    return folder, data, train(folder, data, out, max_steps=8, save_steps=2, lr_scheduler_type="linear")
+
+
+def copy_checkpoint(run, step, out):
+    shutil.copytree(run.checkpoint(step), out / f"checkpoint-{step}")
+
+
+@pytest.mark.parametrize("placement", [None, ALL_NVME, ("host", "device", "host")], ids=str)
+@pytest.mark.parametrize("step", [4, 6])  # before and after the end of the first epoch
+def test_resumed_run_equals_the_uninterrupted_one(step, placement, eight_steps, tmp_path):
+    folder, data, whole = eight_steps
+    copy_checkpoint(whole, step, tmp_path / "out")
+    options = {}
+    if placement:
+        (tmp_path / "nvme").mkdir()
+        options = {**small_host(*placement), "strata.nvme.paths": tmp_path / "nvme"}
+    resumed = train(
+        folder, data, tmp_path / "out", max_steps=8, lr_scheduler_type="linear", resume_from_checkpoint=True, **options
+    )
+    assert [line["step"] for line in resumed.metrics] == list(range(step + 1, 9))
+    for now, then in zip(resumed.metrics, whole.metrics[step:], strict=True):
+        assert (now["loss"], now["grad_norm"], now["epoch"]) == (then["loss"], then["grad_norm"], then["epoch"])
+    assert_same_run(resumed, whole, 8)
+
+
+def test_bf16_weights_are_rebuilt_from_the_checkpoint_named_by_its_path(eight_steps, tmp_path):
+    folder, data, whole = eight_steps
+    resumed = train(
+        folder, data, tmp_path / "out", max_steps=8, lr_scheduler_type="linear",
+        resume_from_checkpoint=whole.checkpoint(2),
+    )
+    assert_same_run(resumed, whole, 8)
+
+
+def test_last_step_is_saved_though_it_is_no_multiple_of_save_steps_and_old_checkpoints_go(tiny, tmp_path):
+    write_tokens(tmp_path / "data.tok", (9, 31))
+    result = train(
+        tiny("llama"), tmp_path / "data.tok", tmp_path / "out", max_steps=7, save_steps=2, save_total_limit=2
+    )
+    assert sorted(path.name for path in result.folder.glob("*checkpoint*")) == ["checkpoint-6", "checkpoint-7"]
+
+
+def truncate(checkpoint):
+    path = checkpoint / "states.safetensors"
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def flip_a_bit(checkpoint):
+    path = checkpoint / "states.safetensors"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+TORN = {
+    "truncated_states": truncate,
+    "flipped_bit": flip_a_bit,
+    "no_manifest": lambda checkpoint: (checkpoint / "strata.json").unlink(),
+    "half_a_manifest": lambda checkpoint: (checkpoint / "strata.json").write_text('{"format": "strata-ch'),
+    "no_states": lambda checkpoint: (checkpoint / "states.safetensors").unlink(),
+    "empty_folder": lambda checkpoint: [path.unlink() for path in checkpoint.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", TORN)
+def test_damaged_newest_checkpoint_is_passed_over_with_a_warning(damage, eight_steps, tmp_path):
+    folder, data, whole = eight_steps
+    for step in (4, 6):
+        copy_checkpoint(whole, step, tmp_path / "out")
+    TORN[damage](tmp_path / "out" / "checkpoint-6")
+    resumed = train(
+        folder, data, tmp_path / "out", max_steps=8, lr_scheduler_type="linear", resume_from_checkpoint=True
+    )
+    assert "passing over" in resumed.err and "checkpoint-6" in resumed.err
+    assert resumed.metrics[0]["step"] == 5
+    assert_same_run(resumed, whole, 8)
+
+
+def wait_for_steps(process, metrics, steps):
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_text().count("\n") < steps:
+        assert process.poll() is None and time.monotonic() < deadline, "the run did not get to its third step"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"])
+def test_signal_saves_and_the_resumed_run_equals_an_uninterrupted_one(number, code, tiny, tmp_path):
+    folder = tiny("llama")
+    write_tokens(tmp_path / "data.tok", (9, 31, 12, 26, 18))
+    (tmp_path / "nvme").mkdir()
+    options = {**small_host(*ALL_NVME), "strata.nvme.paths": tmp_path / "nvme"}
+    words = words_of(
+        train_options(folder, tmp_path / "data.tok", tmp_path / "out", **{"max_steps": 100000, **options})
+    )
+    with subprocess.Popen([program(), "train", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        wait_for_steps(process, tmp_path / "out" / "metrics.jsonl", 3)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    assert process.returncode == code
+    assert list((tmp_path / "nvme").iterdir()) == []
+    assert not (tmp_path / "out" / "model").exists()
+    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
+    reached = int(checkpoint.name.split("-")[1])
+    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == reached >= 3
+    last = reached + 3
+    resumed = train(
+        folder, tmp_path / "data.tok", tmp_path / "out", max_steps=last, resume_from_checkpoint=True, **options
+    )
+    whole = train(folder, tmp_path / "data.tok", tmp_path / "whole", max_steps=last)
+    assert_same_run(resumed, whole, last)
+
+
+# --- What comes out -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind, tied", [("llama", False), ("mistral", True), ("qwen2", False), ("qwen3", True)])
+def test_exported_folder_loads_in_transformers_with_the_checkpoint_s_weights(kind, tied, tiny, tmp_path):
+    folder = tiny(kind, tied=tied, with_tokenizer=True)
+    samples = write_tokens(tmp_path / "data.tok", (9, 31), vocab_size=500)
+    result = train(folder, tmp_path / "data.tok", tmp_path / "out")
+    exported = result.folder / "model"
+    assert result.weights().keys() == tensors_of(folder / "model.safetensors").keys()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    text = "KINDS and [SIZES]"
+    assert tokenizer(text).input_ids == transformers.AutoTokenizer.from_pretrained(folder)(text).input_ids
+
+    states = tensors_of(result.checkpoint(3) / "states.safetensors")
+    masters = {name.removeprefix("master."): t for name, t in states.items() if name.startswith("master.")}
+    from_states, from_export = load(folder), load(exported)
+    missing = from_states.load_state_dict(masters, strict=False).missing_keys
+    assert missing == (["lm_head.weight"] if tied else [])
+    ids = torch.tensor([samples[1]])
+    with torch.no_grad():
+        assert torch.equal(from_export(ids).logits, from_states(ids).logits)
+        assert not torch.equal(from_export(ids).logits, load(folder)(ids).logits)
+
+
+@pytest.mark.parametrize("dtype, bf16", [("float32", False), ("bfloat16", True), ("float16", False)], ids=str)
+def test_rate_of_zero_returns_the_weights_bit_for_bit(dtype, bf16, tiny, tmp_path):
+    folder = tiny("qwen2", dtype=dtype)
+    write_tokens(tmp_path / "data.tok", (9, 31))
+    result = train(folder, tmp_path / "data.tok", tmp_path / "out", learning_rate=0, bf16=bf16, weight_decay=0.1)
+    assert_same_bits(result.weights(), tensors_of(folder / "model.safetensors"), dtype)
+
+
+def test_fp32_weights_survive_a_bf16_run_with_rate_zero_because_the_master_is_fp32(tiny, tmp_path):
+    folder = tiny("qwen2", dtype="float32")
+    write_tokens(tmp_path / "data.tok", (9, 31))
+    result = train(folder, tmp_path / "data.tok", tmp_path / "out", learning_rate=0)
+    assert_same_bits(result.weights(), tensors_of(folder / "model.safetensors"), "fp32 through bf16")
+
+
+def test_second_equal_head_of_a_tied_model_is_kept(tiny, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny("llama", tied=True), folder)
+    tensors = tensors_of(folder / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tokens(tmp_path / "data.tok", (9, 31))
+    weights = train(folder, tmp_path / "data.tok", tmp_path / "out").weights()
+    assert weights.keys() == tensors.keys()
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+    assert not torch.equal(weights["lm_head.weight"], tensors["lm_head.weight"])
+
+
+# --- Steps that must not happen -----------------------------------------------------------------------------------
+
+
+def first_skipped_step(result):
+    return next((line["step"] for line in result.metrics if line["skipped_steps"] > 0), None)
+
+
+def run_with_skip(folder, data, tmp_path, options):
+    """(seed, step, run): a run over four samples whose skipped step is not its first."""
+    for seed in range(8):
+        result = train(folder, data, tmp_path / f"all{seed}", max_steps=4, seed=seed, **options)
+        step = first_skipped_step(result)
+        assert step is not None, "no step was skipped"
+        if step > 1:
+            return seed, step, result
+    raise AssertionError("the bad sample was first in 8 shuffles")
+
+
+def check_skip(folder, data, tmp_path, placement):
+    (tmp_path / "nvme").mkdir()
+    options = {
+        **small_host(*placement), "strata.nvme.paths": tmp_path / "nvme", "per_device_train_batch_size": 1
+    }
+    seed, step, result = run_with_skip(folder, data, tmp_path, options)
+    assert [line["skipped_steps"] for line in result.metrics] == [int(n >= step) for n in range(1, 5)]
+    with_skip = train(folder, data, tmp_path / "with", max_steps=step, seed=seed, **options)
+    without = train(folder, data, tmp_path / "without", max_steps=step - 1, seed=seed, **options)
+    assert_same_run(with_skip, without, step - 1, f"seed {seed}, step {step}")
+    weights, before = result.weights(), tensors_of(folder / "model.safetensors")
+    for name, tensor in weights.items():
+        assert torch.equal(torch.isfinite(tensor), torch.isfinite(before[name])), name
+        assert not torch.equal(tensor, before[name]), name
+    return result, step
+
+
+@pytest.mark.parametrize("placement", [("device", "device", "device"), ALL_NVME], ids=["device", "nvme"])
+def test_batch_without_targets_changes_no_bit_and_training_goes_on(placement, tiny, tmp_path):
+    write_tokens(tmp_path / "data.tok", (9, 31, 12, 26), masked={2})
+    result, step = check_skip(tiny("llama", **STREAMED), tmp_path / "data.tok", tmp_path, placement)
+    assert all((line["loss"] > 0) == (line["step"] != step) for line in result.metrics)
+
+
+@pytest.mark.parametrize("placement", [("device", "device", "device"), ALL_NVME], ids=["device", "nvme"])
+def test_gradient_that_is_not_finite_changes_no_bit_and_training_goes_on(placement, tiny, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny("llama", **STREAMED), folder)
+    tensors = tensors_of(folder / "model.safetensors")
+    # Token 1 is in no random sample. Large values would not do: the norms scale any finite row down.
+    tensors["model.embed_tokens.weight"][1] = float("inf")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    samples = write_tokens(tmp_path / "data.tok", (9, 31, 12, 26))
+    samples[2][5] = 1
+    write_tokens(tmp_path / "data.tok", (), tokens=samples)
+    check_skip(folder, tmp_path / "data.tok", tmp_path, placement)
+
+
+# --- The other commands -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["device", "nvme"])
+def test_eval_agrees_with_transformers(home, tiny, tmp_path):
+    folder = tiny("qwen3", tied=True)
+    samples = write_tokens(tmp_path / "data.tok", (9, 31, 12, 26, 18))
+    (tmp_path / "nvme").mkdir()
+    result = run_strata(
+        "eval", "--model", folder, "--data", tmp_path / "data.tok", "--json", "--fp32", "--batch-size", 2,
+        "--max-tokens", 64, "--param-home", home, "--nvme", tmp_path / "nvme",
+    )
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    with torch.no_grad():
+        total, count = loss_sum(load(folder), samples)
+    assert report["tokens"] == count
+    assert report["loss"] == pytest.approx(total.item() / count, rel=1e-5)
+
+
+def greedy(model, ids, count):
+    made = []
+    for _ in range(count):
+        with torch.no_grad():
+            token = model(torch.tensor([ids + made])).logits[0, -1].argmax().item()
+        if token == model.config.eos_token_id:
+            break
+        made.append(token)
+    return made
+
+
+def test_generate_prints_the_text_of_transformers_greedy_ids(tiny, tmp_path):
+    folder = tiny("llama", with_tokenizer=True, vocab_size=500)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = "import torch"
+    ids = tokenizer(prompt).input_ids
+    made = greedy(load(folder), ids, 12)
+    assert len(made) == 12 and len(set(made)) > 3, "a text that says nothing"
+    result = run_strata("generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", 12, "--max-tokens", 64,
+                        "--fp32")
+    assert result.code == 0, result.err
+    assert result.out.rstrip("\n") == tokenizer.decode(made).rstrip("\n")
