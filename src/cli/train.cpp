@@ -140,7 +140,6 @@ int run_train(const Arguments& arguments) {
   const StopSignals signals;
   Progress progress(std::cerr, Terminal::of(STDERR_FILENO), config.logging_steps);
   std::optional<MetricsLog> metrics;
-  if (config.report_to == engine::ReportTo::Jsonl) metrics.emplace(config.output_dir);
   Moved moved;
   engine::TrainerEvents events;
   events.on_step = [&](const engine::StepReport& report) {
@@ -161,6 +160,8 @@ int run_train(const Arguments& arguments) {
   events.stop_requested = [&] { return signals.requested(); };
 
   engine::Trainer trainer(*engine, config, train, validation ? &*validation : nullptr, events);
+  // After the trainer's checks: a run that is refused leaves no empty log behind.
+  if (config.report_to == engine::ReportTo::Jsonl) metrics.emplace(config.output_dir);
   if (resume) trainer.resume(*resume);
   std::string before;
   if (!config.sample_prompt.empty()) before = sample(*engine, config);
