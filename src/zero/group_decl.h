@@ -21,7 +21,7 @@ struct ParamDecl {
 
 // Parameters that are unsharded, reduced and updated together.
 struct GroupDecl {
-  std::string name;                 // "model.layers.0", "model.embed_tokens", "head"
+  std::string name;  // "model.layers.0", "model.embed_tokens", "head"
   std::vector<ParamDecl> params;
 };
 
