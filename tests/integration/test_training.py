@@ -175,6 +175,7 @@ OTHER_HOMES = {
     "one_adam_thread": {**small_host(*ALL_NVME), "strata.adam_threads": 1},
     "two_adam_threads": {**small_host("device", "host", "host"), "strata.adam_threads": 2},
     "threads_backend": {**small_host("nvme", "device", "nvme"), "strata.nvme.backend": "threads", "strata.io_threads": 3},
+    "uring_backend": {**small_host(*ALL_NVME), "strata.nvme.backend": "uring"},
     "small_requests": {**small_host(*ALL_NVME), "strata.nvme.block_size": "16KiB", "strata.nvme.queue_depth": 2},
     "larger_slots": {**small_host(*ALL_NVME), "strata.slot_size": "512KiB", "strata.budgets.host": "12MiB"},
     "no_prefetch": {**small_host(*ALL_NVME), "strata.prefetch": 0},
@@ -292,6 +293,15 @@ def test_last_step_is_saved_though_it_is_no_multiple_of_save_steps_and_old_check
         tiny("llama"), tmp_path / "data.tok", tmp_path / "out", max_steps=7, save_steps=2, save_total_limit=2
     )
     assert sorted(path.name for path in result.folder.glob("*checkpoint*")) == ["checkpoint-6", "checkpoint-7"]
+
+
+def test_run_that_starts_anew_keeps_its_own_checkpoint_though_the_earlier_run_got_further(tiny, tmp_path):
+    write_tokens(tmp_path / "data.tok", (9, 31))
+    folder, data, out = tiny("llama"), tmp_path / "data.tok", tmp_path / "out"
+    train(folder, data, out, max_steps=6)
+    again = train(folder, data, out, max_steps=2, save_steps=1, overwrite_output_dir=True, save_total_limit=1)
+    assert sorted(path.name for path in out.glob("*checkpoint*")) == ["checkpoint-2", "checkpoint-6"]
+    assert str(again.checkpoint(2)) in again.out
 
 
 def truncate(checkpoint):
