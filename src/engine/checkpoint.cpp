@@ -125,8 +125,11 @@ fs::path folder_of(const fs::path& output_dir, std::int64_t step) {
   return output_dir / (kPrefix + std::to_string(step));
 }
 
-void delete_old(const fs::path& output_dir, std::int64_t keep) {
+// Keeps the `keep` newest up to step `saved`; 0 keeps all.
+void delete_old(const fs::path& output_dir, std::int64_t saved, std::int64_t keep) {
   std::vector<std::int64_t> steps = checkpoint_steps(output_dir);
+  // Later ones are of a run that was given up. If they counted, the checkpoint just saved would be the oldest and go.
+  std::erase_if(steps, [saved](std::int64_t step) { return step > saved; });
   for (std::size_t i = 0; keep > 0 && i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
     std::error_code error;
     fs::remove_all(folder_of(output_dir, steps[i]), error);
@@ -166,7 +169,7 @@ fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::pa
     fs::remove_all(temporary, ignored);
     throw;
   }
-  delete_old(output_dir, keep);
+  delete_old(output_dir, state.run.step, keep);
   return final_folder;
 }
 
