@@ -95,6 +95,18 @@ def homes(param, grad, optimizer):
     }
 
 
+ALL_NVME = ("nvme", "host", "nvme")
+
+
+def small_host(param, grad, optimizer):
+    """These homes, with hardly more host memory than they need when the optimizer's states are on NVMe."""
+    return {
+        **homes(param, grad, optimizer),
+        "strata.budgets.host": "10MiB" if optimizer == "nvme" else "24MiB",
+        "strata.budgets.nvme": "64MiB",
+    }
+
+
 def write_tokens(path, lengths, *, seed=0, vocab_size=VOCAB_SIZE, masked=(), tokens=None):
     """A token file of random samples; the samples numbered in `masked` have no target. Returns their tokens."""
     random = np.random.default_rng(seed)

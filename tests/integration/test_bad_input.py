@@ -191,7 +191,8 @@ CASES = {
     "integer_weights": (integer_weights, BAD_DATA, ["model.norm.weight", "I32", "BF16"]),
     "tied_heads_that_differ": (unequal_tied_head, BAD_DATA, ["lm_head.weight", "tie_word_embeddings"]),
     "unknown_architecture": (
-        lambda s: s.set_config(architectures=["BertForMaskedLM"], model_type="bert"), BAD_DATA, ["bert", "llama", "qwen3"]
+        lambda s: s.set_config(architectures=["BertForMaskedLM"], model_type="bert"), BAD_DATA,
+        ["bert", "llama", "qwen3"],
     ),
     "unknown_rope_type": (
         lambda s: s.set_config(rope_parameters={"rope_type": "spiral", "rope_theta": 1e4}), BAD_DATA, ["spiral"]
