@@ -1,0 +1,342 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/error.h"
+#include "core/numeric.h"
+#include "engine/tiny_run.h"
+#include "offload/shard_store.h"
+#include "support/small_mount.h"
+#include "support/temp_dir.h"
+
+namespace strata::engine {
+namespace {
+
+using offload::TierKind;
+using test::tiny_parameter_bits;
+using test::train_tiny;
+
+struct Homes {
+  TierKind param, grad, optimizer;
+  std::string text() const {
+    return std::string(name_of(param)) + "/" + std::string(name_of(grad)) + "/" + std::string(name_of(optimizer));
+  }
+};
+
+constexpr Homes kAllDevice{TierKind::Device, TierKind::Device, TierKind::Device};
+constexpr Homes kAllHost{TierKind::Host, TierKind::Host, TierKind::Host};
+constexpr Homes kAllNvme{TierKind::Nvme, TierKind::Host, TierKind::Nvme};
+constexpr Homes kHomes[] = {kAllDevice,
+                            kAllHost,
+                            kAllNvme,
+                            {TierKind::Device, TierKind::Host, TierKind::Nvme},
+                            {TierKind::Nvme, TierKind::Device, TierKind::Device},
+                            {TierKind::Host, TierKind::Device, TierKind::Nvme},
+                            {TierKind::Nvme, TierKind::Host, TierKind::Host}};
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() { test::write_tiny_model(model()); }
+
+  std::filesystem::path model() const { return folder_.path() / "model"; }
+  std::filesystem::path swap() const { return folder_.path() / "swap"; }
+
+  EngineConfig config(const Homes& homes = kAllDevice) const {
+    EngineConfig config = test::tiny_engine(model());
+    config.param_home = homes.param;
+    config.grad_home = homes.grad;
+    config.optimizer_home = homes.optimizer;
+    if (homes.param == TierKind::Nvme || homes.optimizer == TierKind::Nvme) {
+      std::filesystem::create_directories(swap());
+      config.nvme_paths = {swap()};
+      config.nvme_budget = std::uint64_t{64} << 20;
+    }
+    return config;
+  }
+  // With budgets that leave nothing over: pages for one update, so that they are evicted all the time.
+  static EngineConfig squeezed(EngineConfig config) {
+    config.slot_bytes = std::uint64_t{256} << 10;
+    const MemoryPlan ample = Engine::plan(config);
+    config.host_budget = ample.need[1] - (ample.slots - offload::ShardStore::kMinSlots) * ample.slot_bytes;
+    const MemoryPlan least = Engine::plan(config);
+    config.device_budget = least.need[0];
+    if (!config.nvme_paths.empty()) config.nvme_budget = least.need[2];
+    return config;
+  }
+
+  test::TempDir folder_;
+};
+
+// All homes must give these bits: those of a run whose every byte is on the device.
+void expect_equal_bits(const std::vector<EngineConfig>& configs, const std::vector<std::string>& names) {
+  std::vector<std::uint32_t> reference;
+  std::vector<double> losses;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    SCOPED_TRACE(names[i]);
+    const std::unique_ptr<Engine> engine = Engine::create(configs[i]);
+    const std::vector<StepSummary> steps = train_tiny(*engine, 3);
+    const std::vector<std::uint32_t> bits = tiny_parameter_bits(*engine);
+    if (i == 0) {
+      reference = bits;
+      for (const StepSummary& step : steps) losses.push_back(step.loss);
+      ASSERT_NE(losses.front(), losses.back());
+      continue;
+    }
+    EXPECT_TRUE(bits == reference) << "parameters differ from those of " << names[0];
+    for (std::size_t s = 0; s < steps.size(); ++s) EXPECT_EQ(steps[s].loss, losses[s]) << "step " << s;
+  }
+}
+
+TEST_F(EngineTest, TrainsToTheSameBitsWhereverItsStatesLive) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  for (const Homes& homes : kHomes) {
+    configs.push_back(squeezed(config(homes)));
+    names.push_back(homes.text());
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, TrainsToTheSameBitsInFp32WithTiedEmbeddingsAndMicroBatches) {
+  test::write_tiny_model(model(), R"(, "tie_word_embeddings": true)");
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  for (const Homes& homes : {kAllDevice, kAllHost, kAllNvme}) {
+    EngineConfig one = config(homes);
+    one.param_type = DType::F32;
+    one.micro_batches = 2;
+    configs.push_back(squeezed(one));
+    names.push_back(homes.text());
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, TrainsToTheSameBitsOnStreamsThatRunLate) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  for (const Homes& homes : {kAllDevice, kAllHost, kAllNvme}) {
+    EngineConfig one = config(homes);
+    one.micro_batches = 2;
+    one.adversarial_streams = names.size() > 0;
+    configs.push_back(one);
+    names.push_back(homes.text());
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, AllocatesWhatItsPlanSaysAndNoMore) {
+  for (const Homes& homes : kHomes) {
+    SCOPED_TRACE(homes.text());
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(homes)));
+    train_tiny(*engine, 2);
+    engine->evaluate(test::tiny_batch(7));
+    const PerTier peak = engine->peak_bytes();
+    const MemoryPlan& plan = engine->memory_plan();
+    for (std::size_t t = 0; t < offload::kTiers; ++t) {
+      EXPECT_LE(peak[t], plan.need[t]) << "tier " << t;
+      EXPECT_LE(plan.need[t], plan.budgets[t]) << "tier " << t;
+    }
+    EXPECT_EQ(peak[1], plan.need[1]);
+    EXPECT_EQ(peak[2], plan.need[2]);
+  }
+}
+
+TEST_F(EngineTest, MovesBytesThroughTheDriveWhenStatesLiveThere) {
+  const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(kAllNvme)));
+  train_tiny(*engine, 1);
+  const StepSummary step = train_tiny(*engine, 1).front();
+  EXPECT_GT(step.nvme_read, 0u);
+  EXPECT_GT(step.nvme_written, 0u);
+  EXPECT_GT(step.to_device, 0u);
+}
+
+TEST_F(EngineTest, LearnsABatchThatRepeats) {
+  const std::unique_ptr<Engine> engine = Engine::create(config());
+  const std::vector<data::Batch> batch{test::tiny_batch(1)};
+  const double first = engine->train_step(batch, 1e-2).loss;
+  double last = first;
+  for (int i = 0; i < 10; ++i) last = engine->train_step(batch, 1e-2).loss;
+  EXPECT_LT(last, first / 2);
+  EXPECT_EQ(engine->state().step, 11);
+}
+
+TEST_F(EngineTest, ChangesNothingWhenItEvaluates) {
+  std::vector<std::vector<std::uint32_t>> ends;
+  for (const bool evaluates : {false, true}) {
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(kAllNvme)));
+    train_tiny(*engine, 1);
+    const std::vector<std::uint32_t> before = tiny_parameter_bits(*engine);
+    if (evaluates) {
+      const EvalSummary once = engine->evaluate(test::tiny_batch(7));
+      EXPECT_EQ(once.loss_sum, engine->evaluate(test::tiny_batch(7)).loss_sum);
+      EXPECT_EQ(once.tokens, test::tiny_batch(7).target_tokens);
+    }
+    EXPECT_TRUE(tiny_parameter_bits(*engine) == before);
+    train_tiny(*engine, 2);  // the moments are the same as well
+    ends.push_back(tiny_parameter_bits(*engine));
+  }
+  EXPECT_TRUE(ends[0] == ends[1]);
+}
+
+TEST_F(EngineTest, EvaluatesToTheLossThatTrainingReports) {
+  const std::unique_ptr<Engine> engine = Engine::create(config());
+  const data::Batch batch = test::tiny_batch(3);
+  const EvalSummary evaluated = engine->evaluate(batch);
+  const StepSummary step = engine->train_step({&batch, 1}, 1e-2);
+  EXPECT_NEAR(step.loss, evaluated.loss_sum / static_cast<double>(evaluated.tokens), 1e-6);
+}
+
+TEST_F(EngineTest, SkipsAStepWhoseGradientIsNotFinite) {
+  const std::unique_ptr<Engine> engine = Engine::create(config(kAllHost));
+  const data::Batch batch = test::tiny_batch(3);
+  engine->train_step({&batch, 1}, std::numeric_limits<double>::infinity());  // ruins the weights
+  const std::vector<std::uint32_t> before = tiny_parameter_bits(*engine);
+  const StepSummary step = engine->train_step({&batch, 1}, 1e-2);
+  EXPECT_TRUE(step.skipped);
+  EXPECT_TRUE(tiny_parameter_bits(*engine) == before);
+  EXPECT_EQ(engine->state().step, 1);
+  EXPECT_EQ(engine->state().skipped, 1);
+}
+
+TEST_F(EngineTest, SkipsAStepWithNothingToLearnAndGoesOnAsIfItHadNotBeen) {
+  std::vector<std::vector<std::uint32_t>> ends;
+  for (const bool idles : {false, true}) {
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(kAllNvme)));
+    const data::Batch batch = test::tiny_batch(3);
+    engine->train_step({&batch, 1}, 1e-2);
+    if (idles) {
+      data::Batch masked = test::tiny_batch(4);
+      masked.labels.assign(masked.labels.size(), -100);
+      masked.target_tokens = 0;
+      EXPECT_TRUE(engine->train_step({&masked, 1}, 1e-2).skipped);
+    }
+    engine->train_step({&batch, 1}, 1e-2);
+    ends.push_back(tiny_parameter_bits(*engine));
+  }
+  EXPECT_TRUE(ends[0] == ends[1]);
+}
+
+TEST_F(EngineTest, GeneratesTheSameTokensWhereverItsParametersLive) {
+  std::vector<std::vector<std::int64_t>> made;
+  for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    EngineConfig one = config({home, TierKind::Host, TierKind::Host});
+    one.training = false;
+    one.grad_home.reset();
+    one.optimizer_home.reset();
+    const std::unique_ptr<Engine> engine = Engine::create(one);
+    std::vector<std::int64_t> heard;
+    made.push_back(engine->generate({3, 1, 4, 1, 5}, 8, [&](std::int64_t token) { heard.push_back(token); }));
+    EXPECT_EQ(heard, made.back());
+    EXPECT_EQ(engine->generate({3, 1, 4, 1, 5}, 8), made.back());
+  }
+  EXPECT_EQ(made[0].size(), 8u);
+  EXPECT_EQ(made[1], made[0]);
+  EXPECT_EQ(made[2], made[0]);
+}
+
+TEST_F(EngineTest, StopsGeneratingAtAnEndOfSequenceToken) {
+  const auto generate = [&] { return Engine::create(config())->generate({3, 1, 4, 1, 5}, 8); };
+  const std::vector<std::int64_t> free = generate();
+  // The first token that differs from the first one, so that something comes before it.
+  std::size_t at = 0;
+  while (at + 1 < free.size() && free[at] == free[0]) ++at;
+  ASSERT_NE(free[at], free[0]) << "the model repeats itself: the test needs another prompt";
+  test::write_tiny_model(model(), R"(, "eos_token_id": )" + std::to_string(free[at]));
+  EXPECT_EQ(generate(), std::vector<std::int64_t>(free.begin(), free.begin() + static_cast<std::ptrdiff_t>(at)));
+}
+
+TEST_F(EngineTest, ThrowsTheFirstCauseAgainAfterAFailure) {
+  EngineConfig one = config();
+  one.device_budget = Engine::plan(one).need[0];
+  const std::unique_ptr<Engine> engine = Engine::create(one);
+  const data::Batch batch = test::tiny_batch(1);
+  EXPECT_THROW(engine->evaluate(test::tiny_batch(1, 128 * test::kTinyTokens)), OutOfBudget);
+  EXPECT_THROW(engine->train_step({&batch, 1}, 1e-2), OutOfBudget);
+}
+
+TEST_F(EngineTest, RefusesASwapFolderThatIsAFile) {
+  EngineConfig one = config(kAllNvme);
+  one.nvme_paths = {model() / "config.json"};
+  EXPECT_THROW(Engine::create(one), ConfigError);
+}
+
+TEST_F(EngineTest, RefusesASwapFolderBelowAFile) {
+  EngineConfig one = config(kAllNvme);
+  one.nvme_paths = {model() / "config.json" / "swap"};
+  EXPECT_THROW(Engine::create(one), ConfigError);
+}
+
+TEST_F(EngineTest, RefusesADriveWithLessSpaceThanItsBudget) {
+  const test::SmallMount mount = test::SmallMount::memory("tmpfs", "size=1m");
+  if (!mount.mounted()) GTEST_SKIP() << mount.reason();
+  EngineConfig one = config(kAllNvme);
+  one.nvme_paths = {mount.path()};
+  EXPECT_THROW(Engine::create(one), OutOfBudget);
+}
+
+TEST_F(EngineTest, LeavesNothingInTheSwapFolder) {
+  Engine::create(config(kAllNvme)).reset();
+  EXPECT_TRUE(std::filesystem::is_empty(swap()));
+}
+
+TEST_F(EngineTest, RefusesHomesOnADriveThatWasNotGiven) {
+  EngineConfig one = config();
+  one.optimizer_home = TierKind::Nvme;
+  EXPECT_THROW(Engine::plan(one), ConfigError);
+}
+
+TEST_F(EngineTest, RefusesMoreTokensThanTheModelHasPositions) {
+  EngineConfig one = config();
+  one.max_tokens = 129;
+  EXPECT_THROW(Engine::plan(one), ConfigError);
+}
+
+TEST_F(EngineTest, RefusesBudgetsBeyondTheRamOfTheMachine) {
+  EngineConfig one = config();
+  one.host_budget = std::uint64_t{1} << 50;
+  EXPECT_THROW(Engine::plan(one), OutOfBudget);
+}
+
+TEST_F(EngineTest, ReadsBackTheModelThatItExported) {
+  std::vector<std::uint32_t> trained;
+  {
+    const std::unique_ptr<Engine> engine = Engine::create(config(kAllNvme));
+    train_tiny(*engine, 1);
+    engine->export_model(folder_.path() / "exported");
+    trained = tiny_parameter_bits(*engine);
+  }
+  EngineConfig one = config();
+  one.model = folder_.path() / "exported";
+  one.random_weights = false;
+  const std::unique_ptr<Engine> engine = Engine::create(one);
+  const std::vector<std::uint32_t> read = tiny_parameter_bits(*engine);
+  ASSERT_EQ(read.size(), trained.size());
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    // In the export's type, as config.json says.
+    const float rounded = bf16_to_float(float_to_bf16(float_from_bits(trained[i])));
+    ASSERT_EQ(read[i], float_bits(rounded)) << i;
+  }
+}
+
+TEST_F(EngineTest, NamesTheTensorThatAModelFolderLacks) {
+  Engine::create(config())->export_model(folder_.path() / "exported");
+  test::write_tiny_model(folder_.path() / "exported", R"(, "attention_bias": true)");
+  EngineConfig one = config();
+  one.model = folder_.path() / "exported";
+  one.random_weights = false;
+  try {
+    Engine::create(one);
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("q_proj.bias: absent"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(EngineTest, HasNoParameterOfAnotherName) {
+  EXPECT_THROW(Engine::create(config())->parameter("model.layers.2.mlp.up_proj.weight"), ConfigError);
+}
+
+}  // namespace
+}  // namespace strata::engine

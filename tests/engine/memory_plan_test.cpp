@@ -1,0 +1,296 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <random>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "engine/sizes_only.h"
+#include "offload/shard_store.h"
+#include "support/test_seed.h"
+
+namespace strata::engine {
+namespace {
+
+using namespace strata::literals;
+using offload::TierKind;
+using test::SizesOnly;
+
+constexpr std::uint64_t kGranule = 256_KiB;
+
+// 16 Mi elements: 32 MiB of 16-bit parameters, 192 MiB of optimizer states.
+const SizesOnly& model() {
+  static const SizesOnly sizes(4, 3 << 20, 2 << 20, SizesOnly::Head::Own);
+  return sizes;
+}
+
+PlanRequest training_request(PerTier budgets) {
+  PlanRequest request;
+  request.compute = &model();
+  request.states = {{"master", DType::F32}, {"exp_avg", DType::F32}, {"exp_avg_sq", DType::F32}};
+  request.activation_bytes = 10_MiB;
+  request.budgets = budgets;
+  return request;
+}
+
+// Budgets from far too small to ample; a third of them without a drive.
+PlanRequest random_request(std::mt19937_64& random) {
+  const auto some = [&](std::uint64_t below) { return random() % below; };
+  PlanRequest request = training_request({some(400_MiB), some(400_MiB), some(3) == 0 ? 0 : 1_MiB + some(400_MiB)});
+  request.micro_batches = 1 + some(2);
+  if (some(4) == 0) request.slot_bytes = 1 + some(2_MiB);
+  return request;
+}
+
+std::optional<MemoryPlan> plan_or_nothing(const PlanRequest& request) {
+  try {
+    return make_plan(request);
+  } catch (const OutOfBudget&) {
+    return std::nullopt;
+  }
+}
+
+TierKind tier_named(const std::string& name) {
+  for (const TierKind tier : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    if (name == offload::name_of(tier)) return tier;
+  }
+  ADD_FAILURE() << "no tier is called " << name;
+  return TierKind::Device;
+}
+
+// What a refusal recommends, read as a user would copy it.
+PlanRequest as_recommended(const PlanRequest& refused, const std::string& message) {
+  unsigned long long mib[3] = {0, 0, 0};
+  const std::size_t budgets = message.find("strata.budgets: {");
+  const std::size_t homes = message.find("strata.placement: {");
+  EXPECT_NE(budgets, std::string::npos) << message;
+  EXPECT_NE(homes, std::string::npos) << message;
+  EXPECT_GE(std::sscanf(message.c_str() + budgets, "strata.budgets: {device: %lluMiB, host: %lluMiB, nvme: %lluMiB",
+                        &mib[0], &mib[1], &mib[2]),
+            2)
+      << message;
+  char param[16] = "", grad[16] = "", optimizer[16] = "";
+  EXPECT_EQ(
+      std::sscanf(message.c_str() + homes, "strata.placement: {param: %15[a-z], grad: %15[a-z], optimizer: %15[a-z]}",
+                  param, grad, optimizer),
+      3)
+      << message;
+  PlanRequest request = refused;
+  request.budgets = {mib[0] * 1_MiB, mib[1] * 1_MiB, mib[2] * 1_MiB};
+  request.param = tier_named(param);
+  request.grad = tier_named(grad);
+  request.optimizer = tier_named(optimizer);
+  return request;
+}
+
+std::string refusal_of(const PlanRequest& request) {
+  try {
+    make_plan(request);
+  } catch (const OutOfBudget& refusal) {
+    return refusal.what();
+  }
+  ADD_FAILURE() << "the request was not refused";
+  return {};
+}
+
+TEST(MemoryPlan, KeepsEverythingOnADeviceThatHoldsIt) {
+  const MemoryPlan plan = make_plan(training_request({1_GiB, 1_GiB, 1_GiB}));
+  EXPECT_EQ(plan.placement, (Placement{TierKind::Device, TierKind::Device, TierKind::Device}));
+  EXPECT_EQ(plan.nvme_read_per_step + plan.nvme_written_per_step + plan.link_per_step, 0u);
+}
+
+TEST(MemoryPlan, MovesTheStatesToTheHostBeforeItUsesADrive) {
+  const MemoryPlan plan = make_plan(training_request({120_MiB, 1_GiB, 1_GiB}));
+  EXPECT_EQ(plan.placement.optimizer, TierKind::Host);
+  EXPECT_EQ(plan.need[2], 0u);
+}
+
+TEST(MemoryPlan, MovesTheStatesToADriveWhenNothingElseHoldsThem) {
+  const MemoryPlan plan = make_plan(training_request({150_MiB, 60_MiB, 1_GiB}));
+  EXPECT_EQ(plan.placement.optimizer, TierKind::Nvme);
+  EXPECT_GE(plan.need[2], 192_MiB);
+  EXPECT_GT(plan.nvme_read_per_step, 0u);
+}
+
+TEST(MemoryPlan, LeavesNoFeasiblePlacementThatMovesLess) {
+  const std::uint64_t seed = test::test_seed(11);
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  int compared = 0;
+  for (int i = 0; i < 40; ++i) {
+    PlanRequest request = random_request(random);
+    const std::optional<MemoryPlan> chosen = plan_or_nothing(request);
+    const std::uint64_t nvme = chosen ? chosen->nvme_read_per_step + chosen->nvme_written_per_step : 0;
+    for (const TierKind param : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+      for (const TierKind grad : {TierKind::Device, TierKind::Host}) {
+        for (const TierKind optimizer : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+          const bool nvme_asked = param == TierKind::Nvme || optimizer == TierKind::Nvme;
+          if (nvme_asked && request.budgets[2] == 0) continue;
+          request.param = param;
+          request.grad = grad;
+          request.optimizer = optimizer;
+          const std::optional<MemoryPlan> other = plan_or_nothing(request);
+          if (!other) continue;
+          ASSERT_TRUE(chosen) << "refused, but asked for its homes it fits:\n" << to_table(*other);
+          // A gather ahead is worth some traffic.
+          if (other->ahead == zero::GatherAhead::None && chosen->ahead == zero::GatherAhead::One) continue;
+          const std::uint64_t other_nvme = other->nvme_read_per_step + other->nvme_written_per_step;
+          const bool less = other_nvme <= nvme && other->link_per_step <= chosen->link_per_step &&
+                            other_nvme + other->link_per_step < nvme + chosen->link_per_step;
+          EXPECT_FALSE(less) << "chosen:\n" << to_table(*chosen) << "moves less:\n" << to_table(*other);
+          ++compared;
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 50);
+}
+
+TEST(MemoryPlan, HonoursTheHomesThatWereAskedFor) {
+  for (const TierKind param : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    for (const TierKind grad : {TierKind::Device, TierKind::Host}) {
+      for (const TierKind optimizer : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+        PlanRequest request = training_request({1_GiB, 1_GiB, 1_GiB});
+        request.param = param;
+        request.grad = grad;
+        request.optimizer = optimizer;
+        EXPECT_EQ(make_plan(request).placement, (Placement{param, grad, optimizer}));
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, FitsItsBudgetsAndSumsItsRows) {
+  const std::uint64_t seed = test::test_seed(12);
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  int planned = 0;
+  for (int i = 0; i < 300; ++i) {
+    const PlanRequest request = random_request(random);
+    const std::optional<MemoryPlan> plan = plan_or_nothing(request);
+    if (!plan) continue;
+    ++planned;
+    PerTier sums{};
+    for (const PlanRow& row : plan->rows) {
+      for (std::size_t t = 0; t < offload::kTiers; ++t) sums[t] += row.bytes[t];
+    }
+    EXPECT_EQ(sums, plan->need);
+    EXPECT_EQ(plan->budgets, request.budgets);
+    for (std::size_t t = 0; t < offload::kTiers; ++t) EXPECT_LE(plan->need[t], request.budgets[t]) << "tier " << t;
+  }
+  EXPECT_GT(planned, 100);
+}
+
+TEST(MemoryPlan, HasSlotsForOneUpdateOnTheGridOfTheNorm) {
+  const std::uint64_t seed = test::test_seed(13);
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 300; ++i) {
+    const PlanRequest request = random_request(random);
+    const std::optional<MemoryPlan> plan = plan_or_nothing(request);
+    if (!plan) continue;
+    EXPECT_GE(plan->slots, offload::ShardStore::kMinSlots);
+    EXPECT_GT(plan->slot_bytes, 0u);
+    EXPECT_EQ(plan->slot_bytes % kGranule, 0u);
+    EXPECT_LE(plan->look_ahead_bytes, plan->slots * plan->slot_bytes / 2);
+    if (request.slot_bytes) {
+      EXPECT_EQ(plan->slot_bytes, align_up(*request.slot_bytes, kGranule));
+    }
+  }
+}
+
+TEST(MemoryPlan, RecommendsBudgetsThatAreAcceptedAndCannotShrink) {
+  const std::uint64_t seed = test::test_seed(14);
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    const PlanRequest request = random_request(random);
+    if (plan_or_nothing(request)) continue;
+    ++refused;
+    const std::string message = refusal_of(request);
+    const PlanRequest recommended = as_recommended(request, message);
+    EXPECT_TRUE(plan_or_nothing(recommended)) << message;
+    for (const std::size_t tier : {0, 1}) {
+      PlanRequest less = recommended;
+      less.budgets[tier] -= 1_MiB;
+      EXPECT_FALSE(plan_or_nothing(less)) << "a MiB less on tier " << tier << " would do too: " << message;
+    }
+  }
+  EXPECT_GT(refused, 30);
+}
+
+TEST(MemoryPlan, RecommendsTheHomesThatWereAskedFor) {
+  PlanRequest request = training_request({20_MiB, 20_MiB, 20_MiB});
+  request.param = TierKind::Host;
+  request.optimizer = TierKind::Nvme;
+  const PlanRequest recommended = as_recommended(request, refusal_of(request));
+  EXPECT_EQ(recommended.param, TierKind::Host);
+  EXPECT_EQ(recommended.optimizer, TierKind::Nvme);
+}
+
+TEST(MemoryPlan, RefusesWithMoreNeededThanThereIs) {
+  try {
+    make_plan(training_request({1_MiB, 1_MiB, 0}));
+    FAIL() << "accepted";
+  } catch (const OutOfBudget& refusal) {
+    EXPECT_GT(refusal.need_bytes(), refusal.have_bytes());
+    EXPECT_NE(std::string(refusal.what()).find("strata.nvme.paths"), std::string::npos) << refusal.what();
+  }
+}
+
+TEST(MemoryPlan, AcceptsItsOwnNeedsAsBudgets) {
+  const std::uint64_t seed = test::test_seed(15);
+  SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 100; ++i) {
+    PlanRequest request = random_request(random);
+    const std::optional<MemoryPlan> plan = plan_or_nothing(request);
+    if (!plan) continue;
+    request.budgets = plan->need;
+    EXPECT_TRUE(plan_or_nothing(request)) << to_table(*plan);
+  }
+}
+
+TEST(MemoryPlan, RefusesADriveThatIsNotThere) {
+  PlanRequest request = training_request({1_GiB, 1_GiB, 0});
+  request.optimizer = TierKind::Nvme;
+  EXPECT_THROW(make_plan(request), ConfigError);
+}
+
+TEST(MemoryPlan, RefusesGradientsOnADrive) {
+  PlanRequest request = training_request({1_GiB, 1_GiB, 1_GiB});
+  request.grad = TierKind::Nvme;
+  EXPECT_THROW(make_plan(request), ConfigError);
+}
+
+TEST(MemoryPlan, HasNoGradientsAndNoStatesWithoutTraining) {
+  PlanRequest request = training_request({60_MiB, 20_MiB, 0});
+  request.states.clear();
+  const MemoryPlan plan = make_plan(request);
+  EXPECT_TRUE(plan.grad_slots.empty());
+  for (const PlanRow& row : plan.rows) {
+    EXPECT_EQ(row.what.find("grad"), std::string::npos) << row.what;
+    EXPECT_EQ(row.what.find("optimizer"), std::string::npos) << row.what;
+  }
+}
+
+TEST(MemoryPlan, SumsGradientsOfSeveralMicroBatchesInFp32) {
+  PlanRequest request = training_request({1_GiB, 1_GiB, 0});
+  EXPECT_EQ(make_plan(request).grad_type, DType::BF16);
+  request.micro_batches = 2;
+  EXPECT_EQ(make_plan(request).grad_type, DType::F32);
+}
+
+TEST(MemoryPlan, PrintsOneRowPerUseAndTheSums) {
+  const MemoryPlan plan = make_plan(training_request({150_MiB, 60_MiB, 1_GiB}));
+  const std::string table = to_table(plan);
+  for (const PlanRow& row : plan.rows) EXPECT_NE(table.find(row.what), std::string::npos) << table;
+  EXPECT_NE(table.find("needed"), std::string::npos) << table;
+  EXPECT_NE(table.find("budget"), std::string::npos) << table;
+}
+
+}  // namespace
+}  // namespace strata::engine

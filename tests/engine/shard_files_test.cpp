@@ -1,0 +1,148 @@
+#include "engine/shard_files.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/numeric.h"
+#include "cpu_adam/cpu_shard_math.h"
+#include "support/store_rig.h"
+#include "support/temp_dir.h"
+
+namespace strata::engine {
+namespace {
+
+using offload::ShardId;
+using offload::TierKind;
+using test::StoreRig;
+
+// With pages of 1024 fp32 elements: parameters that end inside, span, and begin inside pages, and gaps between them.
+zero::FlatLayout layout(std::size_t world = 1) {
+  return {{"group", {{"first", {700}}, {"table", {61, 50}}, {"one", {1}}, {"last", {1500}}}}, world};
+}
+
+float value_of(std::size_t param, std::uint64_t element) {
+  return static_cast<float>(10000 * (param + 1) + element);
+}
+
+void numbered(std::size_t param, std::uint64_t first, TensorSpan destination) {
+  for (std::size_t i = 0; i < destination.numel; ++i) destination.as<float>()[i] = value_of(param, first + i);
+}
+
+// A shard that held other bytes before.
+ShardId used_shard(StoreRig& rig, TierKind home, std::uint64_t numel) {
+  const ShardId shard = rig.add(numel, home);
+  test::write_shard(rig.store, shard, std::vector<std::byte>(numel * sizeof(float), std::byte{0xff}));
+  return shard;
+}
+
+std::vector<float> floats_of(StoreRig& rig, ShardId shard) {
+  const std::vector<std::byte> bytes = test::read_shard(rig.store, shard);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// What one rank's shard must hold.
+std::vector<float> expected(const zero::FlatLayout& of, std::size_t rank) {
+  std::vector<float> flat(of.numel(), 0.0F);
+  for (std::size_t p = 0; p < of.params().size(); ++p) {
+    for (std::size_t i = 0; i < of.params()[p].numel; ++i) flat[of.params()[p].offset + i] = value_of(p, i);
+  }
+  const auto begin = flat.begin() + static_cast<std::ptrdiff_t>(rank * of.shard_numel());
+  return {begin, begin + static_cast<std::ptrdiff_t>(of.shard_numel())};
+}
+
+constexpr TierKind kHomes[] = {TierKind::Device, TierKind::Host, TierKind::Nvme};
+
+TEST(FillShard, WritesParametersAndZeroPaddingOnEveryTier) {
+  for (const TierKind home : kHomes) {
+    SCOPED_TRACE(offload::name_of(home));
+    StoreRig rig;
+    const ShardId shard = used_shard(rig, home, layout().shard_numel());
+    fill_shard(rig.store, shard, layout(), 0, numbered);
+    EXPECT_EQ(floats_of(rig, shard), expected(layout(), 0));
+  }
+}
+
+TEST(FillShard, WritesTheRowOfItsRank) {
+  const zero::FlatLayout of = layout(2);
+  for (const std::size_t rank : {0, 1}) {
+    StoreRig rig;
+    const ShardId shard = used_shard(rig, TierKind::Nvme, of.shard_numel());
+    fill_shard(rig.store, shard, of, rank, numbered);
+    EXPECT_EQ(floats_of(rig, shard), expected(of, rank)) << "rank " << rank;
+  }
+}
+
+TEST(FillShard, AsksForElementsInAscendingOrder) {
+  StoreRig rig;
+  const ShardId shard = rig.add(layout().shard_numel());
+  std::vector<std::uint64_t> next(4, 0);
+  std::size_t last = 0;
+  fill_shard(rig.store, shard, layout(), 0, [&](std::size_t param, std::uint64_t first, TensorSpan destination) {
+    EXPECT_GE(param, last);
+    EXPECT_EQ(first, next.at(param));
+    next[param] += destination.numel;
+    last = param;
+    numbered(param, first, destination);
+  });
+  EXPECT_EQ(next, (std::vector<std::uint64_t>{700, 3050, 1, 1500}));
+}
+
+TEST(FillShard, HasLandedOnTheDeviceWhenItReturns) {
+  StoreRig rig;
+  const ShardId shard = used_shard(rig, TierKind::Device, layout().shard_numel());
+  fill_shard(rig.store, shard, layout(), 0, numbered);
+  std::vector<float> seen(layout().shard_numel());
+  std::memcpy(seen.data(), rig.store.device_address(shard), seen.size() * sizeof(float));
+  EXPECT_EQ(seen, expected(layout(), 0));
+}
+
+TEST(ReadParam, GivesBackWhatWasFilledInPiecesOfAnySize) {
+  for (const TierKind home : kHomes) {
+    SCOPED_TRACE(offload::name_of(home));
+    StoreRig rig;
+    const ShardId shard = used_shard(rig, home, layout().shard_numel());
+    fill_shard(rig.store, shard, layout(), 0, numbered);
+    for (std::size_t p = 0; p < layout().params().size(); ++p) {
+      const std::size_t numel = layout().params()[p].numel;
+      for (std::size_t first = 0; first < numel; first += 1111) {
+        std::vector<float> values(std::min<std::size_t>(1111, numel - first));
+        read_param(rig.store, shard, layout(), p, first,
+                   {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
+        for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value_of(p, first + i)) << p << " " << i;
+      }
+    }
+  }
+}
+
+TEST(ReadConverted, ConvertsThroughABufferSmallerThanTheTensor) {
+  const test::TempDir folder;
+  std::vector<std::uint16_t> stored(1000);
+  for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = float_to_bf16(0.37F * static_cast<float>(i) - 90);
+  const std::vector<hf::TensorToWrite> tensors{{"weight", DType::BF16, {1000}}};
+  std::vector<std::byte> buffer(256);
+  hf::write_safetensors(
+      folder.path(), tensors,
+      [&](std::size_t, std::uint64_t offset_bytes, std::span<std::byte> destination) {
+        std::memcpy(destination.data(), reinterpret_cast<const std::byte*>(stored.data()) + offset_bytes,
+                    destination.size());
+      },
+      buffer);
+  const hf::TensorCatalog catalog = hf::TensorCatalog::open_folder(folder.path());
+  const std::unique_ptr<Parallel> one = make_thread_pool(1);
+  cpu_adam::CpuShardMath math(*one);
+  std::vector<float> values(900);
+  read_converted(catalog, *catalog.find("weight"), 70,
+                 {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()}, buffer, math);
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], bf16_to_float(stored[70 + i])) << i;
+}
+
+TEST(ShapeText, IsAListInBrackets) {
+  EXPECT_EQ(shape_text(std::vector<std::int64_t>{49152, 576}), "[49152, 576]");
+  EXPECT_EQ(shape_text({}), "[]");
+}
+
+}  // namespace
+}  // namespace strata::engine

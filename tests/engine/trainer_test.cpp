@@ -1,0 +1,141 @@
+#include "engine/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "data/token_bytes.h"
+#include "engine/tiny_run.h"
+#include "support/temp_dir.h"
+
+namespace strata::engine {
+namespace {
+
+using test::tiny_parameter_bits;
+
+// Samples of unequal lengths; the first tokens of each are a prompt that is not learnt.
+std::vector<test::SampleBytes> samples(std::uint32_t highest = test::kTinyVocabulary - 1) {
+  std::vector<test::SampleBytes> result;
+  for (std::uint32_t s = 0; s < 7; ++s) {
+    test::SampleBytes sample;
+    for (std::uint32_t i = 0; i < 6 + s; ++i) {
+      sample.tokens.push_back((17 * s + 5 * i) % highest);
+      sample.trained.push_back(i >= 3 ? 1 : 0);
+    }
+    result.push_back(sample);
+  }
+  result.back().tokens.back() = highest;
+  return result;
+}
+
+class TrainerTest : public testing::Test {
+ protected:
+  TrainerTest() {
+    test::write_tiny_model(folder_.path() / "model");
+    run_.output_dir = folder_.path() / "output";
+    run_.max_seq_length = test::kTinyTokens;
+    run_.per_device_train_batch_size = 2;
+    run_.max_steps = 6;
+    run_.save_steps = 0;
+    run_.learning_rate = 1e-2;
+  }
+  std::unique_ptr<Engine> engine(std::uint64_t seed = 42) const {
+    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    config.micro_batches = run_.gradient_accumulation_steps;
+    config.seed = seed;
+    return Engine::create(config);
+  }
+
+  test::TempDir folder_;
+  const test::TemporaryTokenFile file_{samples()};
+  const data::TokenFile data_ = data::TokenFile::open(file_.path());
+  RunConfig run_;
+};
+
+TEST_F(TrainerTest, ReportsEveryStepAndEndsWithACheckpoint) {
+  const std::unique_ptr<Engine> trained = engine();
+  std::vector<StepReport> reports;
+  TrainerEvents events;
+  events.on_step = [&](const StepReport& report) { reports.push_back(report); };
+  const TrainResult result = Trainer(*trained, run_, data_, nullptr, events).run();
+  EXPECT_EQ(result.end, TrainResult::End::Finished);
+  EXPECT_EQ(result.steps, 6);
+  EXPECT_EQ(result.checkpoint, run_.output_dir / "checkpoint-6");
+  EXPECT_EQ(newest_checkpoint(run_.output_dir), result.checkpoint);
+  ASSERT_EQ(reports.size(), 6u);
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    EXPECT_EQ(reports[i].step, static_cast<std::int64_t>(i + 1));
+    EXPECT_EQ(reports[i].total_steps, 6);
+    EXPECT_GT(reports[i].tokens, 0u);
+  }
+  EXPECT_LT(reports.back().loss, reports.front().loss);
+}
+
+TEST_F(TrainerTest, ResumesAStoppedRunToTheBitsOfAnUninterruptedOne) {
+  run_.gradient_accumulation_steps = 2;
+  std::vector<std::uint32_t> uninterrupted;
+  {
+    const std::unique_ptr<Engine> trained = engine();
+    Trainer(*trained, run_, data_, nullptr, {}).run();
+    uninterrupted = tiny_parameter_bits(*trained);
+  }
+  run_.output_dir = folder_.path() / "interrupted";
+  {
+    const std::unique_ptr<Engine> trained = engine();
+    TrainerEvents events;
+    events.stop_requested = [&] { return trained->state().step == 3; };
+    const TrainResult result = Trainer(*trained, run_, data_, nullptr, events).run();
+    EXPECT_EQ(result.end, TrainResult::End::Stopped);
+    EXPECT_EQ(result.steps, 3);
+    EXPECT_EQ(result.checkpoint, run_.output_dir / "checkpoint-3");
+  }
+  const std::unique_ptr<Engine> resumed = engine(/*seed=*/7);
+  Trainer trainer(*resumed, run_, data_, nullptr, {});
+  trainer.resume(run_.output_dir / "checkpoint-3");
+  EXPECT_EQ(trainer.run().steps, 6);
+  EXPECT_TRUE(tiny_parameter_bits(*resumed) == uninterrupted);
+}
+
+TEST_F(TrainerTest, SavesAndEvaluatesAtItsIntervals) {
+  run_.save_steps = 2;
+  run_.eval_steps = 3;
+  run_.save_total_limit = 2;
+  const std::unique_ptr<Engine> trained = engine();
+  std::vector<std::int64_t> evaluated;
+  TrainerEvents events;
+  events.on_evaluation = [&](const EvalReport& report) {
+    evaluated.push_back(report.step);
+    EXPECT_EQ(report.tokens, data_.trained_tokens());
+  };
+  const TrainResult result = Trainer(*trained, run_, data_, &data_, events).run();
+  EXPECT_EQ(evaluated, (std::vector<std::int64_t>{0, 3, 6}));
+  EXPECT_EQ(checkpoint_steps(run_.output_dir), (std::vector<std::int64_t>{4, 6}));
+  ASSERT_TRUE(result.first_eval_loss && result.last_eval_loss);
+  EXPECT_LT(*result.last_eval_loss, *result.first_eval_loss);
+}
+
+TEST_F(TrainerTest, TurnsEpochsIntoSteps) {
+  run_.max_steps = -1;
+  run_.num_train_epochs = 3;
+  const std::unique_ptr<Engine> trained = engine();
+  EXPECT_EQ(Trainer(*trained, run_, data_, nullptr, {}).total_steps(), 12);  // 7 samples are 4 batches of up to 2
+}
+
+TEST_F(TrainerTest, RefusesTokensThatTheModelDoesNotHave) {
+  const test::TemporaryTokenFile file(samples(test::kTinyVocabulary));
+  const data::TokenFile foreign = data::TokenFile::open(file.path());
+  const std::unique_ptr<Engine> trained = engine();
+  EXPECT_THROW(Trainer(*trained, run_, foreign, nullptr, {}), DataError);
+  EXPECT_THROW(Trainer(*trained, run_, data_, &foreign, {}), DataError);
+}
+
+TEST_F(TrainerTest, RefusesDataOfWhichNothingIsLearnt) {
+  std::vector<test::SampleBytes> masked = samples();
+  for (test::SampleBytes& sample : masked) sample.trained.assign(sample.tokens.size(), 0);
+  const test::TemporaryTokenFile file(masked);
+  const data::TokenFile prompts = data::TokenFile::open(file.path());
+  const std::unique_ptr<Engine> trained = engine();
+  EXPECT_THROW(Trainer(*trained, run_, prompts, nullptr, {}), DataError);
+}
+
+}  // namespace
+}  // namespace strata::engine
