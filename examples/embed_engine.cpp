@@ -13,8 +13,11 @@ int main(int argc, char** argv) {
   config.param_home = config.optimizer_home = strata::offload::TierKind::Nvme;
   try {
     const auto engine = strata::engine::Engine::create(config);
-    strata::data::Batch batch{.sequences = 1, .tokens_each = 8, .tokens = {1, 2, 3, 4, 5, 6, 7, 8},
-                              .labels = {2, 3, 4, 5, 6, 7, 8, 9}, .target_tokens = 8};
+    strata::data::Batch batch{.sequences = 1,
+                              .tokens_each = 8,
+                              .tokens = {1, 2, 3, 4, 5, 6, 7, 8},
+                              .labels = {2, 3, 4, 5, 6, 7, 8, 9},
+                              .target_tokens = 8};
     for (int step = 1; step <= 5; ++step) {
       std::printf("step %d loss %.4f\n", step, engine->train_step({&batch, 1}, 1e-4).loss);
     }
