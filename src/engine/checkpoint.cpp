@@ -152,9 +152,13 @@ std::vector<std::int64_t> checkpoint_steps(const fs::path& output_dir) {
 fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::path& output_dir, std::int64_t keep) {
   const fs::path final_folder = folder_of(output_dir, state.run.step);
   const fs::path temporary = output_dir / (".tmp-" + final_folder.filename().string());
-  fs::remove_all(temporary);  // of a run that was killed while it saved
-  fs::create_directories(temporary);
+  const auto discard = [&temporary] {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+  };
   try {
+    fs::remove_all(temporary);  // of a run that was killed while it saved
+    fs::create_directories(temporary);
     engine.save_states(temporary);
     hf::write_config(engine.config().model, temporary, engine.config().param_type);
     hf::copy_folder_files(engine.config().model, temporary);
@@ -164,9 +168,11 @@ fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::pa
     fs::remove_all(final_folder);
     fs::rename(temporary, final_folder);
     fsync_path(output_dir);
+  } catch (const fs::filesystem_error& error) {  // which callers that catch Error would miss
+    discard();
+    throw IoError({error.code().value(), "save a checkpoint", error.path1().string(), 0, 0, {}});
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
+    discard();
     throw;
   }
   delete_old(output_dir, state.run.step, keep);

@@ -176,8 +176,12 @@ void Engine::Impl::export_model(const std::filesystem::path& folder) {
     params.push_back(*embedding);
   }
   const std::filesystem::path temporary = folder.string() + ".tmp-" + std::to_string(::getpid());
-  std::filesystem::create_directories(temporary);
+  const auto discard = [&temporary] {
+    std::error_code ignored;
+    std::filesystem::remove_all(temporary, ignored);
+  };
   try {
+    std::filesystem::create_directories(temporary);
     const auto produce = [&](std::size_t i, std::uint64_t offset_bytes, std::span<std::byte> destination) {
       const std::size_t element = bytes_of(tensors[i].dtype);
       copy_out(master(params[i].group), params[i], offset_bytes / element,
@@ -188,9 +192,11 @@ void Engine::Impl::export_model(const std::filesystem::path& folder) {
     hf::copy_folder_files(config.model, temporary);
     std::filesystem::remove_all(folder);
     std::filesystem::rename(temporary, folder);
+  } catch (const std::filesystem::filesystem_error& error) {  // which callers that catch Error would miss
+    discard();
+    throw IoError({error.code().value(), "export", error.path1().string(), 0, 0, {}});
   } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove_all(temporary, ignored);
+    discard();
     throw;
   }
 }

@@ -213,6 +213,12 @@ TEST_F(CheckpointTest, LeavesEarlierOnesIntactWhenTheDiskIsFull) {
   train_tiny(*engine, 1);  // the run itself goes on
 }
 
+TEST_F(CheckpointTest, SaysThatItsFolderCannotBeMade) {
+  const std::unique_ptr<Engine> engine = Engine::create(config());
+  const fs::path below_a_file = folder_.path() / "model" / "config.json" / "output";
+  EXPECT_THROW(save_checkpoint(*engine, state_at(1), below_a_file, 0), IoError);
+}
+
 TEST_F(CheckpointTest, RefusesStatesOfAnotherModel) {
   const fs::path folder = save(*Engine::create(config()), 1);
   test::write_tiny_model(folder_.path() / "model", R"(, "attention_bias": true)");

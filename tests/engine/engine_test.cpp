@@ -320,6 +320,10 @@ TEST_F(EngineTest, ReadsBackTheModelThatItExported) {
   }
 }
 
+TEST_F(EngineTest, SaysThatTheFolderOfAnExportCannotBeMade) {
+  EXPECT_THROW(Engine::create(config())->export_model(model() / "config.json" / "exported"), IoError);
+}
+
 TEST_F(EngineTest, NamesTheTensorThatAModelFolderLacks) {
   Engine::create(config())->export_model(folder_.path() / "exported");
   test::write_tiny_model(folder_.path() / "exported", R"(, "attention_bias": true)");
