@@ -53,10 +53,20 @@ void check_output_dir(const RunConfig& config, const std::optional<fs::path>& re
   if (::access(config.output_dir.c_str(), W_OK) != 0) {
     throw IoError({errno, "write to", config.output_dir.string(), 0, 0, "set another output_dir"});
   }
-  if (!resume && !config.overwrite_output_dir && !engine::checkpoint_steps(config.output_dir).empty()) {
-    throw ConfigError(config.output_dir.string() +
-                      " holds checkpoints of an earlier run: resume_from_checkpoint: true continues it, "
-                      "overwrite_output_dir: true starts anew beside them");
+  if (resume) return;
+  for (const std::int64_t step : engine::checkpoint_steps(config.output_dir)) {
+    const std::string name = "checkpoint-" + std::to_string(step);
+    if (!config.overwrite_output_dir) {
+      throw ConfigError(config.output_dir.string() +
+                        " holds checkpoints of an earlier run: resume_from_checkpoint: true continues it, "
+                        "overwrite_output_dir: true sets them aside (superseded-" +
+                        name + ") and starts anew");
+    }
+    // Set aside, not deleted; and not left there, or a later resume would take them for this run's.
+    const fs::path aside = config.output_dir / ("superseded-" + name);
+    fs::remove_all(aside);
+    fs::rename(config.output_dir / name, aside);
+    log::info("set aside " + name + " of an earlier run as " + aside.string());
   }
 }
 

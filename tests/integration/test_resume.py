@@ -67,7 +67,7 @@ def test_run_that_starts_anew_keeps_its_own_checkpoint_though_the_earlier_run_go
     folder, data, out = tiny("llama"), tmp_path / "data.tok", tmp_path / "out"
     train(folder, data, out, max_steps=6)
     again = train(folder, data, out, max_steps=2, save_steps=1, overwrite_output_dir=True, save_total_limit=1)
-    assert sorted(path.name for path in out.glob("*checkpoint*")) == ["checkpoint-2", "checkpoint-6"]
+    assert sorted(path.name for path in out.glob("*checkpoint*")) == ["checkpoint-2", "superseded-checkpoint-6"]
     assert str(again.checkpoint(2)) in again.out
 
 
