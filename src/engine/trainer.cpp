@@ -135,7 +135,8 @@ TrainResult Trainer::run() {
   if (validation_ != nullptr) result_.first_eval_loss = evaluate();
   while (attempted_ < total_steps_) {
     const std::vector<data::Batch> batches = next_batches();
-    const double learning_rate = schedule_.for_update(attempted_ + 1);
+    // By updates, not by attempts: a skipped step does not move the schedule.
+    const double learning_rate = schedule_.for_update(engine_.state().step + 1);
     const StepSummary summary = engine_.train_step(batches, learning_rate);
     ++attempted_;
     std::uint64_t tokens = 0;

@@ -57,7 +57,7 @@ class Trainer {
   data::Sampler sampler_;
   std::int64_t total_steps_ = 0;
   LrSchedule schedule_;
-  std::int64_t attempted_ = 0;  // steps, skipped ones included: what the schedule and max_steps count
+  std::int64_t attempted_ = 0;  // steps, skipped ones included: what max_steps counts
   std::int64_t saved_at_ = -1;
   std::vector<LogEntry> history_;
   TrainResult result_;

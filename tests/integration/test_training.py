@@ -326,6 +326,15 @@ def test_batch_without_targets_changes_no_bit_and_training_goes_on(placement, ti
     assert all((line["loss"] > 0) == (line["step"] != step) for line in result.metrics)
 
 
+def test_skipped_step_does_not_move_the_learning_rate(tiny, tmp_path):
+    write_tokens(tmp_path / "data.tok", (9, 31, 12, 26), masked={2})
+    options = {"per_device_train_batch_size": 1, "lr_scheduler_type": "linear"}
+    _, step, result = run_with_skip(tiny("llama"), tmp_path / "data.tok", tmp_path, options)
+    rates = [line["learning_rate"] for line in result.metrics]
+    moved = [rates[n + 1] < rates[n] for n in range(3)]
+    assert moved == [n + 1 != step for n in range(3)]
+
+
 @pytest.mark.parametrize("placement", [("device", "device", "device"), ALL_NVME], ids=["device", "nvme"])
 def test_gradient_that_is_not_finite_changes_no_bit_and_training_goes_on(placement, tiny, tmp_path):
     folder = tmp_path / "model"
