@@ -55,6 +55,9 @@ function(strata_test name)
     set(ARG_TIMEOUT 900)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(STRATA_SANITIZE STREQUAL thread)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+  endif()
 endfunction()
 
 # strata_python_test(NAME FILES x.py ... [ENVIRONMENT A=b ...] [TIMEOUT s]): pytest on files or folders, one ctest entry.
