@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/memory_ceiling.h"
+#include "bench/statistics.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -64,17 +65,8 @@ class Arrays {
   std::vector<Segment> segments_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 nlohmann::json summary(const std::vector<double>& values) {
-  const double center = median(values);
-  std::vector<double> deviations;
-  for (const double value : values) deviations.push_back(std::abs(value - center));
-  return {{"median", center}, {"mad", median(deviations)}, {"worst", *std::min_element(values.begin(), values.end())}};
+  return {{"median", median(values)}, {"mad", mad(values)}, {"worst", *std::min_element(values.begin(), values.end())}};
 }
 
 double parameters_per_microsecond(std::size_t numel, const std::function<void()>& work) {

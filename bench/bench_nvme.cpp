@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "bench/statistics.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -40,21 +41,6 @@ const char* name_of(Pattern pattern) {
       return "mixed";
   }
   return "";
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// Median absolute deviation.
-double mad(const std::vector<double>& values) {
-  const double centre = median(values);
-  std::vector<double> distances;
-  for (const double value : values) distances.push_back(std::abs(value - centre));
-  return median(std::move(distances));
 }
 
 json summary(const char* key, const std::vector<double>& values) {

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <vector>
 
+#include "bench/statistics.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "engine/engine.h"
@@ -54,19 +55,6 @@ class ModelFolder {
  private:
   std::filesystem::path path_;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-double mad(const std::vector<double>& values) {
-  const double centre = median(values);
-  std::vector<double> distances;
-  for (const double value : values) distances.push_back(std::abs(value - centre));
-  return median(distances);
-}
 
 data::Batch batch_of(const StepBenchOptions& options) {
   data::Batch batch;
