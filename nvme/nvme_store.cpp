@@ -15,43 +15,54 @@ void check(bool ok, const std::string& message) {
 
 void check_options(const NvmeOptions& options) {
   check(!options.paths.empty(), "paths: at least one directory is needed");
-  check(options.block_bytes >= kPageBytes && options.block_bytes % kPageBytes == 0 &&
-            options.block_bytes <= kMaxRequestBytes,
-        "block_size: must be a multiple of 4096 bytes from 4096 to 1 GiB, got " + std::to_string(options.block_bytes));
-  check(options.queue_depth >= 1 && options.queue_depth <= 4096,
-        "queue_depth: must be 1 to 4096, got " + std::to_string(options.queue_depth));
+  check(options.profiles.empty() || options.profiles.size() == options.paths.size(), "profiles: one per path, or none");
+  const std::size_t block = options.block_bytes.value_or(kPageBytes);
+  check(block >= kPageBytes && block % kPageBytes == 0 && block <= kMaxRequestBytes,
+        "block_size: must be a multiple of 4096 bytes from 4096 to 1 GiB, got " + std::to_string(block));
+  const unsigned depth = options.queue_depth.value_or(1);
+  check(depth >= 1 && depth <= 4096, "queue_depth: must be 1 to 4096, got " + std::to_string(depth));
   check(options.io_threads >= 1 && options.io_threads <= 256,
         "io_threads: must be 1 to 256, got " + std::to_string(options.io_threads));
 }
 
-BackendOptions backend_options(const NvmeOptions& options, const SwapFile& file) {
+// The profile of a path with what the options fix.
+DeviceProfile profile_of(const NvmeOptions& options, std::size_t path) {
+  DeviceProfile profile = options.profiles.empty() ? DeviceProfile{} : options.profiles[path];
+  profile.block_bytes = options.block_bytes.value_or(profile.block_bytes);
+  profile.queue_depth = options.queue_depth.value_or(profile.queue_depth);
+  return profile;
+}
+
+BackendOptions backend_options(const NvmeOptions& options, const DeviceProfile& profile, const SwapFile& file) {
   BackendOptions backend;
   backend.kind = options.backend;
   backend.threads = options.io_threads;
-  backend.uring.entries = options.queue_depth;
+  backend.uring.mode = profile.ring;
+  backend.uring.entries = profile.queue_depth;
   backend.uring.files = {file.fd()};
   backend.uring.regions = options.regions;
   return backend;
 }
 
 // Requests must stay aligned when a transfer is cut.
-std::size_t block_bytes(const NvmeOptions& options, const SwapFile& file) {
-  return std::max<std::size_t>(options.block_bytes / file.extent_alignment() * file.extent_alignment(),
+std::size_t block_bytes(const DeviceProfile& profile, const SwapFile& file) {
+  return std::max<std::size_t>(profile.block_bytes / file.extent_alignment() * file.extent_alignment(),
                                file.extent_alignment());
 }
 
 }  // namespace
 
-NvmeStore::Volume::Volume(const std::filesystem::path& path, const NvmeOptions& options, const BackendFactory& factory,
-                          IoMeter& meter)
+NvmeStore::Volume::Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
+                          const BackendFactory& factory, IoMeter& meter)
     : file(path, options.mode),
-      io([&] { return factory(backend_options(options, file)); }, {block_bytes(options, file), options.queue_depth},
-         meter) {}
+      io([&] { return factory(backend_options(options, profile, file)); },
+         {block_bytes(profile, file), profile.queue_depth}, meter) {}
 
 NvmeStore::NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory) : budget_(budget) {
   check_options(options);
-  for (const std::filesystem::path& path : options.paths) {
-    volumes_.push_back(std::make_unique<Volume>(path, options, factory, meter_));
+  for (std::size_t path = 0; path < options.paths.size(); ++path) {
+    volumes_.push_back(
+        std::make_unique<Volume>(options.paths[path], options, profile_of(options, path), factory, meter_));
   }
 }
 

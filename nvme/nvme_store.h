@@ -6,14 +6,17 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/blob_store.h"
 #include "core/budget.h"
+#include "core/trace.h"
 #include "nvme/aligned_io.h"
 #include "nvme/backend_factory.h"
+#include "nvme/device_profile.h"
 #include "nvme/extent.h"
 #include "nvme/io_meter.h"
 #include "nvme/swap_file.h"
@@ -21,12 +24,17 @@
 namespace strata::nvme {
 
 struct NvmeOptions {
-  std::vector<std::filesystem::path> paths{};      // at least one; one per drive
-  std::size_t block_bytes = std::size_t{1} << 20;  // largest request: a multiple of 4096, at most 1 GiB
-  unsigned queue_depth = 32;                       // requests in flight per path: 1 .. 4096
+  std::vector<std::filesystem::path> paths{};  // at least one; one per drive
+  std::vector<DeviceProfile> profiles{};       // of the paths, in their order; empty: nothing is known of them
+  std::optional<std::size_t> block_bytes{};    // largest request: a multiple of 4096, at most 1 GiB; else the profile's
+  std::optional<unsigned> queue_depth{};       // requests in flight per path: 1 .. 4096; else the profile's
   BackendKind backend = BackendKind::Auto;
   unsigned io_threads = 4;  // per path, of the thread backend: 1 .. 256
   IoMode mode = IoMode::Direct;
+  // Blobs are cut into chunks of this size: the unit of striping and of checksums. A multiple of 4096.
+  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
+  bool checksums = false;                       // of every chunk that was written whole, examined when it is read whole
+  Trace* trace = nullptr;                       // records each request; must outlive the store; null = none
   std::vector<std::span<std::byte>> regions{};  // memory to register with io_uring; must outlive the store
 };
 
@@ -49,8 +57,8 @@ class NvmeStore final : public BlobStore {
 
  private:
   struct Volume {
-    Volume(const std::filesystem::path& path, const NvmeOptions& options, const BackendFactory& factory,
-           IoMeter& meter);
+    Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
+           const BackendFactory& factory, IoMeter& meter);
     SwapFile file;
     AlignedIo io;  // destroyed first: finishes what is in flight
   };

@@ -12,7 +12,14 @@ struct io_uring_params;
 
 namespace strata::nvme {
 
+// How the ring is driven. A mode that the kernel does not know falls back to Plain.
+//   Plain     an interrupt may run completions at any time
+//   Deferred  completions run when the owner asks for them (SINGLE_ISSUER and DEFER_TASKRUN, Linux 6.1)
+//   Polled    a kernel thread takes submissions without a system call (SQPOLL); it occupies a core while it polls
+enum class RingMode : std::uint8_t { Plain, Deferred, Polled };
+
 struct UringOptions {
+  RingMode mode = RingMode::Deferred;
   unsigned entries = 64;                        // requests in the submission ring; more may be submitted
   std::vector<int> files{};                     // registered ("fixed") files; others work too
   std::vector<std::span<std::byte>> regions{};  // memory to register; requests elsewhere work too

@@ -17,6 +17,9 @@ struct ShardSpec {
   DType dtype = DType::F32;
   std::uint64_t numel = 0;
   TierKind home = TierKind::Host;
+  // Of the first elements, those at home in host memory whatever `home` says: a share of the shard. A multiple of what a
+  // 4096-byte block holds, or numel.
+  std::uint64_t host_numel = 0;
 };
 
 struct ShardId {
