@@ -54,6 +54,7 @@ std::string to_json_line(const engine::StepReport& report) {
     line["ideal_seconds"] = finite(*report.ideal_seconds);
     if (report.step_seconds > 0) line["ideal_fraction"] = finite(*report.ideal_seconds / report.step_seconds);
   }
+  if (report.nvme_written_total > 0) line["nvme_written_total"] = report.nvme_written_total;
   if (!report.binding_link.empty()) line["binding_link"] = report.binding_link;
   return line.dump();
 }

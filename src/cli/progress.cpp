@@ -100,6 +100,13 @@ std::vector<Part> parts_of(const engine::StepReport& report, std::optional<doubl
                      "r" + gb_per_second(report.bytes.nvme_read, report.step_seconds) + " w" +
                          gb_per_second(report.bytes.nvme_written, report.step_seconds) + " GB/s"});
   }
+  if (report.ideal_seconds && report.step_seconds > 0) {
+    // Of the step: what it would take if everything overlapped, and what it would then wait for.
+    const bool drive = report.binding_link.starts_with("nvme");
+    parts.push_back(
+        {9, "ideal",
+         fixed(100 * *report.ideal_seconds / report.step_seconds, 0) + "%" + (drive ? " nvme" : " compute")});
+  }
   parts.push_back({4, "stall", fixed(100 * report.stall_fraction(), 0) + "%"});
   if (report.skipped_steps > 0) parts.push_back({2, "skipped", std::to_string(report.skipped_steps)});
   if (eta_seconds) parts.push_back({2, "eta", clock(*eta_seconds)});

@@ -17,6 +17,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/trace.h"
 #include "engine/from_run_config.h"
 #include "engine/trainer.h"
 
@@ -101,6 +102,36 @@ std::string sample(engine::Engine& engine, const RunConfig& config) {
   return decode(config.model_name_or_path, made);
 }
 
+// A write rate that has fallen below the best one is that of a drive past its fast cache.
+std::string drive_line(const DriveStats& drive) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2) << "  drive " << drive.path << ": read at " << drive.read_rate * 1e-9
+      << " GB/s, wrote at " << drive.best_write_rate * 1e-9 << " GB/s at best and " << drive.write_rate * 1e-9
+      << " lately\n";
+  return out.str();
+}
+
+// Writes the trace when the command ends, however it ends. A trace that cannot be written fails no training.
+class TraceFile {
+ public:
+  TraceFile(const Trace* trace, fs::path path) : trace_(trace), path_(std::move(path)) {}
+  ~TraceFile() {
+    if (trace_ == nullptr) return;
+    try {
+      trace_->write(path_);
+      log::info("trace: " + path_.string());
+    } catch (const std::exception& error) {
+      log::error(error.what());
+    }
+  }
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+ private:
+  const Trace* trace_;
+  fs::path path_;
+};
+
 std::string summary_table(engine::Engine& engine, const Moved& moved) {
   const engine::PerTier peak = engine.peak_bytes();
   const engine::PerTier& budget = engine.memory_plan().budgets;
@@ -123,6 +154,7 @@ std::string summary_table(engine::Engine& engine, const Moved& moved) {
   line("NVMe written", moved.bytes.nvme_written);
   line("host to device", moved.bytes.h2d);
   line("device to host", moved.bytes.d2h);
+  for (const DriveStats& drive : engine.drives()) out << drive_line(drive);
   return out.str();
 }
 
@@ -143,7 +175,11 @@ int run_train(const Arguments& arguments) {
   std::optional<data::TokenFile> validation;
   if (data.validation) validation.emplace(data::TokenFile::open(*data.validation));
 
-  const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine::engine_config(config));
+  engine::EngineConfig engine_config = engine::engine_config(config);
+  std::optional<Trace> trace;
+  if (!config.strata.trace.empty()) engine_config.trace = &trace.emplace();
+  const TraceFile trace_file(trace ? &*trace : nullptr, config.strata.trace);
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine_config);
   log::info(std::to_string(engine->parameters()) + " parameters; " + engine->description());
   std::cerr << to_table(engine->memory_plan());
 
@@ -180,6 +216,12 @@ int run_train(const Arguments& arguments) {
   if (result.end == engine::TrainResult::End::Stopped) {
     std::cout << "stopped after step " << result.steps << "; continue with --resume-from-checkpoint true\n";
     return exit_code_of_signal(signals.received());
+  }
+  if (result.end == engine::TrainResult::End::WearLimit) {
+    std::cout << summary_table(*engine, moved) << "stopped after step " << result.steps
+              << ": one more step would pass strata.nvme.wear_limit; checkpoint: " << result.checkpoint.string()
+              << "\n";
+    return kDoesNotFit;
   }
   engine->export_model(config.output_dir / "model");
   if (result.first_eval_loss && result.last_eval_loss) {

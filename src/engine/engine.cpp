@@ -32,7 +32,7 @@ HostDeviceOptions device_options(const EngineConfig& config) {
   return options;
 }
 
-nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages) {
+nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages, std::uint64_t chunk_bytes) {
   nvme::NvmeOptions options;
   options.paths = config.nvme_paths;
   if (config.io_block_bytes) options.block_bytes = *config.io_block_bytes;
@@ -49,6 +49,9 @@ nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> 
       options.backend = nvme::BackendKind::Threads;
       break;
   }
+  options.chunk_bytes = chunk_bytes;
+  options.checksums = config.nvme_checksums;
+  options.trace = config.trace;
   options.regions = {pages};
   return options;
 }
@@ -87,7 +90,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
     device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
   }
   if (plan.placement.param == TierKind::Nvme || plan.placement.optimizer == TierKind::Nvme) {
-    nvme_store_ = std::make_unique<nvme::NvmeStore>(nvme_options(config, pages_.region()), nvme_budget_);
+    nvme_store_ =
+        std::make_unique<nvme::NvmeStore>(nvme_options(config, pages_.region(), plan.slot_bytes), nvme_budget_);
     nvme_tier_ = std::make_unique<offload::BlobTier>(*nvme_store_);
   }
   offload::ShardStoreOptions store_options;
@@ -145,8 +149,8 @@ void Engine::Impl::wire() {
                                                  adder_math_, device_math_, counters_);
   pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, adamw_, adamw_,
                                                         device_staging_.empty() ? nullptr : device_staging_.data(),
-                                                        comm_.rank(), streams(), counters_);
-  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead);
+                                                        comm_.rank(), streams(), counters_, config.trace);
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, config.trace);
   if (config.training) {
     train_schedule_ = std::make_shared<offload::Schedule>(
         "train", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_));
@@ -189,7 +193,8 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   STRATA_EXPECTS(micro_batches.size() == static_cast<std::size_t>(config.micro_batches),
                  "one update takes config.micro_batches micro-batches");
   const auto start = Clock::now();
-  const BlobStoreStats before = nvme_store_ ? nvme_store_->stats() : BlobStoreStats{};
+  const BlobStoreStats before = nvme_stats();
+  const double waited_before = store_->stats().stall_seconds;
   const offload::LinkStats link_before = device_tier_.stats();
   counters_ = {};
   use_schedule(Mode::Train);
@@ -228,13 +233,41 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.backward_seconds = runner_->busy().backward;
   summary.stall_seconds =
       std::max(0.0, summary.seconds - summary.forward_seconds - summary.backward_seconds - summary.optimizer_seconds);
-  const BlobStoreStats after = nvme_store_ ? nvme_store_->stats() : BlobStoreStats{};
+  summary.stall_nvme_seconds = std::min(summary.stall_seconds, store_->stats().stall_seconds - waited_before);
+  const BlobStoreStats after = nvme_stats();
   summary.nvme_read = after.bytes_read - before.bytes_read;
   summary.nvme_written = after.bytes_written - before.bytes_written;
   const offload::LinkStats link = device_tier_.stats();
   summary.to_device = counters_.to_device + link.bytes_written - link_before.bytes_written;
   summary.to_host = counters_.to_host + link.bytes_read - link_before.bytes_read;
+  add_ideal(summary, before, after);
   return summary;
+}
+
+// On the host device products, updates and copies share the cores, so compute is one resource; each drive is another.
+void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const {
+  std::vector<ResourceTime> resources{
+      {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
+  for (std::size_t i = 0; i < after.drives.size(); ++i) {
+    const DriveStats& drive = after.drives[i];
+    const double seconds =
+        drive_seconds(drive.bytes_read - before.drives[i].bytes_read,
+                      drive.bytes_written - before.drives[i].bytes_written, rates_of_drive(i, drive));
+    if (!std::isfinite(seconds)) return;
+    resources.push_back({"nvme " + drive.path, seconds});
+  }
+  const ResourceTime binding = binding_resource(resources);
+  summary.ideal_seconds = binding.seconds;
+  summary.binding_link = binding.name;
+}
+
+// What `strata tune` measured of the drive, else the best that it did in this run.
+DriveRates Engine::Impl::rates_of_drive(std::size_t path, const DriveStats& drive) const {
+  const nvme::DeviceProfile profile = path < profiles_.size() ? profiles_[path] : nvme::DeviceProfile{};
+  if (profile.read_rate > 0 && profile.write_rate > 0) {
+    return {profile.read_rate, profile.write_rate, profile.mixed_rate};
+  }
+  return {drive.read_rate, drive.best_write_rate, 0};
 }
 
 EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
@@ -346,6 +379,12 @@ std::uint64_t Engine::parameters() const {
 }
 PerTier Engine::peak_bytes() const {
   return impl_->peak_bytes();
+}
+std::uint64_t Engine::nvme_written() const {
+  return impl_->nvme_written();
+}
+std::vector<DriveStats> Engine::drives() const {
+  return impl_->nvme_stats().drives;
 }
 std::string Engine::description() const {
   return impl_->description();

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/blob_store.h"
 #include "data/sampler.h"
 #include "engine/engine_config.h"
 #include "engine/memory_plan.h"
@@ -26,6 +28,11 @@ struct StepSummary {
   double backward_seconds = 0;
   double optimizer_seconds = 0;
   double stall_seconds = 0;  // none of the three was running
+  double stall_nvme_seconds = 0;  // of those, at most what callers waited for pages
+  // The step's time if compute and every drive overlapped fully, each at the rate it was measured at (a tuned drive's
+  // profile, else the best rates of this run); absent while a rate is unknown. And which of them it is.
+  std::optional<double> ideal_seconds;
+  std::string binding_link;
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
   std::uint64_t to_device = 0;
@@ -72,6 +79,10 @@ class Engine {
   std::uint64_t parameters() const;
   // High-water marks of what the engine allocated, per tier.
   PerTier peak_bytes() const;
+  // Bytes written to drives since the engine was made, laying out the states included.
+  std::uint64_t nvme_written() const;
+  // What each drive did since then; empty without an nvme tier.
+  std::vector<DriveStats> drives() const;
   // Which compute type, instruction set and I/O were chosen, one line.
   std::string description() const;
 

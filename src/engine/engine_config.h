@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/trace.h"
 #include "offload/tier.h"
 
 namespace strata::engine {
@@ -45,11 +46,15 @@ struct EngineConfig {
   std::optional<std::uint64_t> device_budget, host_budget, nvme_budget;
   // Homes; absent: chosen from the budgets. Gradients live on device or host.
   std::optional<offload::TierKind> param_home, grad_home, optimizer_home;
+  // Shares of the bytes that stay in host memory although the home is nvme: 0 to 1.
+  double param_host_share = 0, optimizer_host_share = 0;
   std::vector<std::filesystem::path> nvme_paths;
   IoBackend io_backend = IoBackend::Auto;
   std::optional<std::uint64_t> io_block_bytes;
   std::optional<unsigned> io_queue_depth;
   std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
+  bool nvme_checksums = false;
+  Trace* trace = nullptr;  // gets compute, updates and every drive request; must outlive the engine; null = none
 
   std::size_t adam_threads = 0;     // 0: as many as there are usable CPUs; none of these changes bits
   std::size_t io_threads = 0;       // of the thread backend

@@ -11,6 +11,7 @@
 #include "cpu_adam/cpu_adamw.h"
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
+#include "engine/ideal.h"
 #include "engine/parts.h"
 #include "hf/safetensors.h"
 #include "nvme/nvme_store.h"
@@ -38,6 +39,8 @@ class Engine::Impl {
   std::string compute_name() const;
   std::string description() const;
   std::uint64_t parameters() const;
+  BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
+  std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
   // Runs `fn`; remembers the first failure and rethrows it from then on.
   template <typename Fn>
@@ -77,6 +80,8 @@ class Engine::Impl {
   void fill_from(const std::function<void(const Named&, std::uint64_t, TensorSpan)>& source, offload::ShardId shard,
                  std::size_t group);
   void copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination);
+  DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
+  void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;
   zero::Streams streams() { return {*copy_in_, *copy_out_, *comm_stream_, *compute_stream_}; }
 
@@ -99,6 +104,7 @@ class Engine::Impl {
   Buffer file_buffer_;
   offload::HostTier host_tier_;
   offload::DeviceTier device_tier_;
+  std::vector<nvme::DeviceProfile> profiles_;  // of the paths
   std::unique_ptr<nvme::NvmeStore> nvme_store_;
   std::unique_ptr<offload::BlobTier> nvme_tier_;
   std::unique_ptr<zero::LayerCompute> compute_;

@@ -15,6 +15,13 @@ Compute compute_of(ComputeChoice choice) {
   return Compute::Auto;
 }
 
+// A split class has its home on nvme, but for the share that stays in host memory.
+void split(const StrataConfig::Placement::Split& shares, std::optional<offload::TierKind>& home, double& host_share) {
+  if (!shares.given()) return;
+  home = shares.nvme > 0 ? offload::TierKind::Nvme : offload::TierKind::Host;
+  host_share = shares.nvme > 0 ? shares.host : 0;
+}
+
 IoBackend backend_of(IoBackendChoice choice) {
   switch (choice) {
     case IoBackendChoice::Auto:
@@ -45,6 +52,9 @@ EngineConfig engine_config(const RunConfig& run) {
   config.param_home = run.strata.placement.param;
   config.grad_home = run.strata.placement.grad;
   config.optimizer_home = run.strata.placement.optimizer;
+  split(run.strata.placement.shares.param, config.param_home, config.param_host_share);
+  split(run.strata.placement.shares.optimizer, config.optimizer_home, config.optimizer_host_share);
+  config.nvme_checksums = run.strata.nvme.checksums;
   config.nvme_paths = run.strata.nvme.paths;
   config.io_backend = backend_of(run.strata.nvme.backend);
   config.io_block_bytes = run.strata.nvme.block_size;

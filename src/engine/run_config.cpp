@@ -245,6 +245,23 @@ class Parser {
     }
   }
 
+  void check_split(const std::string& what, const StrataConfig::Placement::Split& split, const AutoTier& home) {
+    if (!split.given()) return;
+    const std::string key = "strata.placement.shares." + what;
+    const double sum = split.host + split.nvme;
+    if (std::fabs(sum - 1) > 1e-9) {
+      problems_.push_back(key + ": host " + write_value(split.host) + " and nvme " + write_value(split.nvme) +
+                          " add up to " + write_value(sum) + ", not to 1");
+    }
+    if (home && *home != offload::TierKind::Nvme) {
+      problems_.push_back(origin_of("strata.placement." + what) + "strata.placement." + what + " gives one home and " +
+                          key + " two; keep one");
+    }
+    if (split.nvme > 0 && config_.strata.nvme.paths.empty()) {
+      problems_.push_back(key + ".nvme needs strata.nvme.paths, a folder on the drive");
+    }
+  }
+
   void check_combinations() {
     const std::int64_t micro = config_.per_device_train_batch_size;
     const std::int64_t accumulation = config_.gradient_accumulation_steps;
@@ -257,6 +274,8 @@ class Parser {
                           std::to_string(micro) + " x gradient_accumulation_steps " + std::to_string(accumulation) +
                           " x " + std::to_string(source_.world_size) + " ranks");
     }
+    check_split("param", config_.strata.placement.shares.param, config_.strata.placement.param);
+    check_split("optimizer", config_.strata.placement.shares.optimizer, config_.strata.placement.optimizer);
     if (config_.val_size > 0 && !config_.val_datasets.empty()) {
       problems_.push_back(origin_of("val_size") + "val_size and val_datasets are both given; keep one");
     }

@@ -55,6 +55,19 @@ struct StrataConfig {
     AutoTier param;
     AutoTier grad;  // never Nvme
     AutoTier optimizer;
+    // Of a class whose home is nvme: the part of its bytes that stays in host memory. Both 0: not split; else they add
+    // up to 1.
+    struct Split {
+      double host = 0;
+      double nvme = 0;
+      bool given() const { return host > 0 || nvme > 0; }
+      bool operator==(const Split&) const = default;
+    };
+    struct Shares {
+      Split param;
+      Split optimizer;
+      bool operator==(const Shares&) const = default;
+    } shares;
     bool operator==(const Placement&) const = default;
   } placement;
   struct Nvme {
@@ -62,6 +75,9 @@ struct StrataConfig {
     AutoBytes block_size;
     AutoCount queue_depth;
     IoBackendChoice backend = IoBackendChoice::Auto;
+    bool checksums = false;
+    AutoBytes rated_writes;  // that the drives are rated for; unset = not known
+    AutoBytes wear_limit;    // that this run may write to its swap files; unset = none
     bool operator==(const Nvme&) const = default;
   } nvme;
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
@@ -71,6 +87,7 @@ struct StrataConfig {
   std::int64_t adam_threads = 0;                // 0 = auto, as for the next two
   std::int64_t io_threads = 0;
   std::int64_t compute_threads = 0;
+  std::string trace;                 // where a Chrome trace of the run goes; empty = none
   bool adversarial_streams = false;  // for tests: streams run late and poison what they read (core/host_device.h)
   bool operator==(const StrataConfig&) const = default;
 };

@@ -175,11 +175,25 @@ void add_strata(std::vector<Setting>& rows) {
         "Home of the gradients; nvme is refused for now.");
   s.add("strata.placement.optimizer", "", STRATA_FIELD(strata.placement.optimizer), kAny,
         "Home of the optimizer's states and master weights.");
+  s.add("strata.placement.shares.param.host", "", STRATA_FIELD(strata.placement.shares.param.host), kRatio,
+        "Share of the weights' bytes kept in host memory; with the next one it adds up to 1.");
+  s.add("strata.placement.shares.param.nvme", "", STRATA_FIELD(strata.placement.shares.param.nvme), kRatio,
+        "Share of the weights' bytes on the drives.");
+  s.add("strata.placement.shares.optimizer.host", "", STRATA_FIELD(strata.placement.shares.optimizer.host), kRatio,
+        "Share of the optimizer's bytes kept in host memory; with the next one it adds up to 1.");
+  s.add("strata.placement.shares.optimizer.nvme", "", STRATA_FIELD(strata.placement.shares.optimizer.nvme), kRatio,
+        "Share of the optimizer's bytes on the drives.");
   s.add("strata.nvme.paths", "strata.nvme.path offload_dir", STRATA_FIELD(strata.nvme.paths), kAny,
         "Folders on drives; states are spread over them.");
   s.add("strata.nvme.block_size", "", STRATA_FIELD(strata.nvme.block_size), kPages, "Bytes of one request to a drive.");
   s.add("strata.nvme.queue_depth", "", STRATA_FIELD(strata.nvme.queue_depth), kDepth, "Requests in flight per drive.");
   s.add("strata.nvme.backend", "", STRATA_FIELD(strata.nvme.backend), kAny, "How requests reach the kernel.");
+  s.add("strata.nvme.checksums", "", STRATA_FIELD(strata.nvme.checksums), kAny,
+        "Examine what is read back from the drives against what was written; costs processor time.");
+  s.add("strata.nvme.rated_writes", "strata.nvme.tbw", STRATA_FIELD(strata.nvme.rated_writes), kPositive,
+        "Bytes that the drives are rated for (TBW, 600TB say): the log then shows how long they would last.");
+  s.add("strata.nvme.wear_limit", "", STRATA_FIELD(strata.nvme.wear_limit), kPositive,
+        "Bytes that this run may write to the drives; a run that would write more is refused.");
   s.add("strata.compute", "", STRATA_FIELD(strata.compute), kAny,
         "Type in which the host multiplies matrices; changes the numbers.");
   s.add("strata.loss_chunk", "", STRATA_FIELD(strata.loss_chunk), kAtLeastOne,
@@ -191,6 +205,8 @@ void add_strata(std::vector<Setting>& rows) {
         "Threads of the threads backend; 0 = auto.");
   s.add("strata.compute_threads", "", STRATA_FIELD(strata.compute_threads), kThreads,
         "Threads of the host's compute; 0 = auto; may change the last bits of fp32 numbers.");
+  s.add("strata.trace", "trace", STRATA_FIELD(strata.trace), kAny,
+        "File for a Chrome trace of compute, updates and every request to the drives; empty = none.");
   s.add("strata.adversarial_streams", "", STRATA_FIELD(strata.adversarial_streams), kAny, "For tests.").shown =
       Setting::Shown::No;
 }
@@ -225,7 +241,6 @@ std::vector<FixedKey> run_config_fixed_keys() {
       {"lora_target_modules", "lora_target lora_target_linear", "", kNoLora},
       {"load_in_4bit", "", "false no off", "set it to false"},
       {"load_in_8bit", "", "false no off", "set it to false"},
-      {"strata.placement.shares", "", "", "give one home per kind of state"},
       {"strata.optimizer_states.master", "", "fp32", "use fp32"},
       {"strata.optimizer_states.moments", "", "fp32", "use fp32"},
   };

@@ -46,10 +46,11 @@ struct StepReport {
   TierBytes peak_bytes;   // since the start
   TierBytes limit_bytes;  // the budgets; 0 = none
   std::uint64_t rss_bytes = 0;
-  std::uint64_t skipped_steps = 0;      // since the start: updates left out because of a gradient that is not finite
-  std::optional<double> tflops;         // model floating-point operations per second / 1e12
-  std::optional<double> ideal_seconds;  // the step time of the busiest link alone
-  std::string binding_link;             // which link that is; empty = unknown
+  std::uint64_t skipped_steps = 0;       // since the start: updates left out because of a gradient that is not finite
+  std::optional<double> tflops;          // model floating-point operations per second / 1e12
+  std::optional<double> ideal_seconds;   // the step time of the busiest link alone
+  std::string binding_link;              // which link that is; empty = unknown
+  std::uint64_t nvme_written_total = 0;  // since the start, laying out the states included
 
   double tokens_per_second() const { return step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0; }
   // Share of the step spent waiting, 0..1.

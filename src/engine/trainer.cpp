@@ -42,6 +42,7 @@ Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile&
           ? config.max_steps
           : std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(config.num_train_epochs * per_epoch)));
   schedule_ = config.lr_schedule(total_steps_);
+  wear_ = {config.strata.nvme.rated_writes, config.strata.nvme.wear_limit};
   // fp32 master and moments, and the exported weights, under their temporary names beside what is there already.
   const std::uint64_t need = engine.parameters() * 16;
   const std::uint64_t free = free_disk_bytes(config.output_dir);
@@ -89,6 +90,10 @@ StepReport Trainer::report(const StepSummary& summary, double learning_rate, std
   report.seconds.backward = summary.backward_seconds;
   report.seconds.optimizer = summary.optimizer_seconds;
   report.seconds.stall = summary.stall_seconds;
+  if (summary.nvme_read + summary.nvme_written > 0) report.seconds.stall_nvme = summary.stall_nvme_seconds;
+  report.ideal_seconds = summary.ideal_seconds;
+  report.binding_link = summary.binding_link;
+  report.nvme_written_total = engine_.nvme_written();
   report.bytes = {summary.nvme_read, summary.nvme_written, summary.to_device, summary.to_host};
   const PerTier peak = engine_.peak_bytes();
   report.peak_bytes = {peak[0], peak[1], peak[2]};
@@ -131,14 +136,33 @@ void Trainer::save() {
   if (events_.on_message) events_.on_message("saved " + result_.checkpoint.string());
 }
 
+// Nothing is said of a run that writes nothing to a drive.
+void Trainer::forecast_wear(std::uint64_t per_step, double step_seconds) const {
+  if (per_step == 0 || !events_.on_message) return;
+  events_.on_message(wear_.forecast(wear_at_start_, per_step, total_steps_ - first_step_, step_seconds));
+}
+
 TrainResult Trainer::run() {
+  first_step_ = attempted_;
+  wear_at_start_ = engine_.nvme_written();
+  const std::uint64_t planned = engine_.memory_plan().nvme_written_per_step;
+  wear_.check(wear_at_start_, planned, total_steps_ - attempted_);
+  forecast_wear(planned, 0);
   if (validation_ != nullptr) result_.first_eval_loss = evaluate();
+  std::uint64_t written_by_step = planned;
   while (attempted_ < total_steps_) {
+    if (!wear_.allows(engine_.nvme_written(), written_by_step)) {
+      result_.end = TrainResult::End::WearLimit;
+      break;
+    }
     const std::vector<data::Batch> batches = next_batches();
     // By updates, not by attempts: a skipped step does not move the schedule.
     const double learning_rate = schedule_.for_update(engine_.state().step + 1);
     const StepSummary summary = engine_.train_step(batches, learning_rate);
     ++attempted_;
+    written_by_step = summary.nvme_written;
+    // The first step lays out what the second finds cached.
+    if (attempted_ == first_step_ + 2) forecast_wear(written_by_step, summary.seconds);
     std::uint64_t tokens = 0;
     for (const data::Batch& batch : batches) {
       tokens += static_cast<std::uint64_t>(batch.sequences) * static_cast<std::uint64_t>(batch.tokens_each);

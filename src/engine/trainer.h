@@ -7,6 +7,7 @@
 
 #include "data/token_file.h"
 #include "engine/checkpoint.h"
+#include "engine/drive_wear.h"
 #include "engine/engine.h"
 #include "engine/run_config.h"
 #include "engine/step_report.h"
@@ -22,7 +23,8 @@ struct TrainerEvents {
 };
 
 struct TrainResult {
-  enum class End : std::uint8_t { Finished, Stopped } end = End::Finished;
+  // WearLimit: one more step would pass strata.nvme.wear_limit.
+  enum class End : std::uint8_t { Finished, Stopped, WearLimit } end = End::Finished;
   std::int64_t steps = 0;            // updates of the whole run, resumed ones included
   std::filesystem::path checkpoint;  // the last one written
   std::optional<double> first_eval_loss, last_eval_loss;
@@ -38,7 +40,8 @@ class Trainer {
 
   // Continues from a checkpoint: tensors, step, learning rate, order of the data.
   void resume(const std::filesystem::path& checkpoint);
-  // Trains to the end or until a stop is requested; both end with a checkpoint.
+  // Trains to the end, until a stop is requested, or up to the wear limit; each ends with a checkpoint.
+  // Throws: OutOfBudget when the planned steps would pass the wear limit.
   TrainResult run();
   std::int64_t total_steps() const { return total_steps_; }
 
@@ -47,6 +50,7 @@ class Trainer {
   StepReport report(const StepSummary& summary, double learning_rate, std::uint64_t tokens, double epoch) const;
   double evaluate();
   void save();
+  void forecast_wear(std::uint64_t per_step, double step_seconds) const;
   double epoch() const;
 
   Engine& engine_;
@@ -57,6 +61,9 @@ class Trainer {
   data::Sampler sampler_;
   std::int64_t total_steps_ = 0;
   LrSchedule schedule_;
+  DriveWear wear_;
+  std::uint64_t wear_at_start_ = 0;  // bytes written before the first step of this process
+  std::int64_t first_step_ = 0;
   std::int64_t attempted_ = 0;  // steps, skipped ones included: what max_steps counts
   std::int64_t saved_at_ = -1;
   std::vector<LogEntry> history_;

@@ -1,30 +1,16 @@
 #include "zero/layer_runner.h"
 
-#include <chrono>
-
 #include "core/error.h"
+#include "zero/stopwatch.h"
 
 namespace strata::zero {
 namespace {
 
-// Adds the time of a scope to a total.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total) {}
-  ~Stopwatch() { total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& total_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
 }  // namespace
 
 LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-                         GatherAhead ahead)
-    : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead) {}
+                         GatherAhead ahead, Trace* trace)
+    : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), trace_(trace) {}
 
 LossSum LayerRunner::train(std::span<const BatchView> micro_batches) {
   run(train_visits(compute_, micro_batches.size()), micro_batches, Pass::Train);
@@ -95,7 +81,7 @@ void LayerRunner::run_visit(const Visit& visit) {
   const std::size_t layer = visit.layer;
   if (visit.direction == Direction::Forward) {
     streams_.compute.launch([this, layer] {
-      const Stopwatch watch(busy_.forward);
+      const Stopwatch watch(busy_.forward, trace_, "compute", "forward", layer);
       compute_.forward(layer);
     });
     return;
@@ -107,7 +93,7 @@ void LayerRunner::run_visit(const Visit& visit) {
     grads.push_back(leases.back().data);
   }
   streams_.compute.launch([this, layer, grads] {
-    const Stopwatch watch(busy_.backward);
+    const Stopwatch watch(busy_.backward, trace_, "compute", "backward", layer);
     compute_.backward(layer, grads);
   });
   for (std::size_t i = 0; i < leases.size(); ++i) reducer_.reduce(visit.grad_groups[i], leases[i]);

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/trace.h"
 #include "zero/grad_reducer.h"
 #include "zero/param_group.h"
 #include "zero/visits.h"
@@ -13,8 +14,9 @@ namespace strata::zero {
 // Caller thread only: it queues; compute runs on the compute stream. References must outlive the runner.
 class LayerRunner {
  public:
+  // `trace`: gets a span per visit; null = none.
   LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-              GatherAhead ahead);
+              GatherAhead ahead, Trace* trace = nullptr);
 
   // Forward and backward of every micro-batch; gradients are at home when this returns (GradReducer::finish). Throws:
   // the first failure of anything queued.
@@ -40,6 +42,7 @@ class LayerRunner {
   GradReducer& reducer_;
   Streams streams_;
   GatherAhead ahead_;
+  Trace* trace_;
   LossSum total_loss_;         // written on the compute stream, read after it was waited for
   std::vector<float> logits_;  // likewise
   Seconds busy_;               // likewise

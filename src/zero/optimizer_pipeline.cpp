@@ -1,14 +1,12 @@
 #include "zero/optimizer_pipeline.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/error.h"
+#include "zero/stopwatch.h"
 
 namespace strata::zero {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kParam = UpdateShards::kParam;
 constexpr std::size_t kGrad = UpdateShards::kGrad;
@@ -50,7 +48,7 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
 OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
                                      UpdateSite site, offload::ShardStore& store, ShardOptimizer& host_optimizer,
                                      ShardOptimizer& device_optimizer, const Buffer* device_staging, std::size_t rank,
-                                     Streams streams, LinkCounters& counters)
+                                     Streams streams, LinkCounters& counters, Trace* trace)
     : layouts_(std::move(layouts)),
       shards_(std::move(shards)),
       site_(site),
@@ -60,7 +58,8 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       device_staging_(device_staging),
       rank_(rank),
       streams_(streams),
-      counters_(counters) {}
+      counters_(counters),
+      trace_(trace) {}
 
 void OptimizerPipeline::step(const StepContext& context) {
   busy_seconds_ = 0;
@@ -93,11 +92,10 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
     }
     const std::vector<Segment> segments =
         layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
-    const auto start = Clock::now();
+    const Stopwatch watch(busy_seconds_, trace_, "optimizer", "update", group);
     host_optimizer_.step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments})
         .wait();
     if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
-    busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   };
   walk_update(store_, shards, on_piece, on_chunk);
 }
@@ -136,7 +134,7 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
                                          std::vector<TensorSpan>& on_device, std::vector<TensorSpan>& on_host,
                                          std::size_t numel, std::uint64_t first) {
   const UpdateShards& shards = shards_[group];
-  const auto start = Clock::now();
+  const Stopwatch watch(busy_seconds_, trace_, "optimizer", "update", group);
   for (const std::size_t i : {kParam, kGrad}) {
     if (on_host[i].data == nullptr || !reads(shards.access(i))) continue;
     streams_.compute.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
@@ -155,7 +153,6 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
   }
   streams_.compute.record().wait();
   if (on_host[kParam].data != nullptr && !reads(shards.param_access)) zero_padding(on_host[kParam], segments);
-  busy_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace strata::zero

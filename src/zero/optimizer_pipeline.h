@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/trace.h"
 #include "zero/context.h"
 #include "zero/flat_layout.h"
 
@@ -45,10 +46,11 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
 class OptimizerPipeline {
  public:
   // `device_staging`: two device slots of the store's slot size for chunks whose gradient or parameter is not at home
-  // on the device while its states are; null when that cannot happen.
+  // on the device while its states are; null when that cannot happen. `trace`: gets a span per chunk; null = none.
   OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards, UpdateSite site,
                     offload::ShardStore& store, ShardOptimizer& host_optimizer, ShardOptimizer& device_optimizer,
-                    const Buffer* device_staging, std::size_t rank, Streams streams, LinkCounters& counters);
+                    const Buffer* device_staging, std::size_t rank, Streams streams, LinkCounters& counters,
+                    Trace* trace = nullptr);
 
   // Updates every group. On return the new parameters and states are the latest versions; writes to their tiers may
   // still run. Throws: the first failure.
@@ -72,6 +74,7 @@ class OptimizerPipeline {
   const std::size_t rank_;
   Streams streams_;
   LinkCounters& counters_;
+  Trace* trace_;
   double busy_seconds_ = 0;
 };
 

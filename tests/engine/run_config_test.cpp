@@ -337,7 +337,7 @@ TEST(RunConfigNotYet, WhatOtherTrainersDoIsRefusedClearly) {
   for (const char* line :
        {"fp16: true", "packing: true", "sample_packing: on", "gradient_checkpointing: false", "deepspeed: ds.json",
         "lora_r: 8", "adapter: lora", "finetuning_type: lora", "lora_target_modules: [q]", "optim: adafactor",
-        "strata: {placement: {grad: nvme}}", "strata: {placement: {shares: {optimizer: {host: 0.4}}}}",
+        "strata: {placement: {grad: nvme}}",
         "strata: {optimizer_states: {moments: 8bit}}", "datasets: [{path: a, split: test}]"}) {
     EXPECT_THAT(refusal(line), HasSubstr("not supported yet")) << line;
   }
@@ -365,6 +365,23 @@ TEST(RunConfigData, ContradictionsAreRefused) {
   EXPECT_THAT(refusal("datasets: [{type: text}]\n"), HasSubstr("a data set needs a path"));
   EXPECT_THAT(refusal("datasets: [[a]]\n"), HasSubstr("datasets: "));
   EXPECT_THAT(refusal("strata: {nvme: {paths: [/a, /a]}}\n"), HasSubstr("'/a' is given twice"));
+}
+
+TEST(RunConfigShares, SplitAClassOverHostMemoryAndDrives) {
+  const RunConfig config =
+      from_file("strata: {nvme: {paths: /n}, placement: {shares: {optimizer: {host: 0.4, nvme: 0.6}}}}");
+  EXPECT_EQ(config.strata.placement.shares.optimizer.host, 0.4);
+  EXPECT_EQ(config.strata.placement.shares.optimizer.nvme, 0.6);
+  EXPECT_FALSE(config.strata.placement.shares.param.given());
+}
+
+TEST(RunConfigShares, ContradictionsAreRefused) {
+  EXPECT_THAT(refusal("strata: {nvme: {paths: /n}, placement: {shares: {optimizer: {host: 0.4}}}}"),
+              HasSubstr("strata.placement.shares.optimizer: host 0.4 and nvme 0 add up to 0.4, not to 1"));
+  EXPECT_THAT(refusal("strata: {nvme: {paths: /n}, placement: {param: host, shares: {param: {host: 0.5, nvme: 0.5}}}}"),
+              HasSubstr("strata.placement.param gives one home and strata.placement.shares.param two; keep one"));
+  EXPECT_THAT(refusal("strata: {placement: {shares: {param: {nvme: 1}}}}"), HasSubstr("needs strata.nvme.paths"));
+  EXPECT_THAT(refusal("strata: {placement: {shares: {param: {host: 1.5}}}}"), HasSubstr("must be between 0 and 1"));
 }
 
 TEST(RunConfigRequired, MissingKeysAreNamed) {

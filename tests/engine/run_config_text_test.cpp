@@ -82,8 +82,16 @@ class RandomConfig {
     if (coin()) s.placement.grad = static_cast<offload::TierKind>(count(0) % 2);
     if (coin()) s.placement.optimizer = static_cast<offload::TierKind>(count(0) % 3);
     if (coin()) s.nvme.paths = {text() + "1", text() + "2"};
+    if (coin() && !s.nvme.paths.empty() && !s.placement.param) {
+      const double host = real(0, 1);
+      s.placement.shares.param = {host, 1 - host};
+    }
     if (coin()) s.nvme.block_size = 4096 * static_cast<std::uint64_t>(count(1));
     if (coin()) s.nvme.queue_depth = 1 + count(0) % 4096;
+    s.nvme.checksums = coin();
+    if (coin()) s.nvme.rated_writes = bytes();
+    if (coin()) s.nvme.wear_limit = bytes();
+    if (coin()) s.trace = text();
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
     s.compute = static_cast<ComputeChoice>(count(0) % 3);
     s.loss_chunk = count(1);
@@ -137,7 +145,7 @@ TEST(ResolvedConfig, NestsStratasBlock) {
   config.strata.budgets.device = 4096;
 
   EXPECT_THAT(to_yaml(config), HasSubstr("strata:\n  zero_stage: 3\n  device: auto\n  budgets:\n    device: 4096\n"));
-  EXPECT_THAT(to_yaml(config), HasSubstr("    backend: auto\n  compute: auto\n"));
+  EXPECT_THAT(to_yaml(config), HasSubstr("    wear_limit: auto\n  compute: auto\n"));
 }
 
 TEST(ConfigHelp, ListsFlagDefaultAliasesAndChoices) {
