@@ -7,6 +7,15 @@
 namespace strata::models {
 namespace {
 
+// torch leaves 16-bit products to oneDNN where the processor has AVX-512; elsewhere (ARM) the scratch is assumed.
+bool onednn_multiplies_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+  return true;
+#endif
+}
+
 // [Note: activation bound]
 // A block's recorded forward keeps what its backward reads; backward then frees it from the end of the block to its
 // start, while parameter gradients pile up until autograd::grad returns all of them. So the peak is early where
@@ -31,7 +40,8 @@ class Moments {
         chunk_(std::min(n_, static_cast<std::uint64_t>(options.loss_chunk_tokens))),
         act_(c10::elementSize(compute_type(options))),
         grad_(c10::elementSize(options.group_type)),
-        upcast_(act_ != grad_ ? kWide : 0) {}
+        upcast_(act_ != grad_ ? kWide : 0),
+        onednn_products_(act_ != kWide && onednn_multiplies_bf16()) {}
 
   std::uint64_t largest() const {
     return std::max({swiglu_product(), swiglu_projections(), attention(), rotary(), qkv_projections(), head_chunk(),
@@ -43,8 +53,17 @@ class Moments {
   static constexpr std::uint64_t kWide = 4;  // bytes of fp32
   // Vectors of weights, statistics of a row, headers and rounding of the allocator: about 200 tensors.
   static constexpr std::uint64_t kSmallTensors = 24 << 10;
+  static constexpr std::uint64_t kAttentionProduct = 96 << 10;  // measured: 49 KiB for the smallest product
 
   bool narrow() const { return act_ != kWide; }
+  // oneDNN's 16-bit products repack the weight and, without 16-bit instructions, widen both operands.
+  std::uint64_t product_scratch(std::uint64_t in, std::uint64_t out) const {
+    return onednn_products_ ? (in * out + n_ * std::max(in, out)) * kWide : 0;
+  }
+  // The same inside attention, whose threads multiply a block of queries by a block of keys each.
+  std::uint64_t attention_scratch(std::uint64_t block_q, std::uint64_t block_k) const {
+    return onednn_products_ ? kAttentionProduct + block_q * block_k * kWide : 0;
+  }
   std::uint64_t ids() const { return 2 * n_ * 8; }  // tokens and labels
   // One fp32 value per position from each norm, per head where q and k have norms, and a few more inside a backward.
   std::uint64_t row_statistics() const {
@@ -81,20 +100,22 @@ class Moments {
   std::uint64_t swiglu_product() const {
     const std::uint64_t at_down = 5 * inner() + h_ * i_ * (upcast_ + act_);
     const std::uint64_t at_product = 6 * inner() + h_ * i_ * grad_;
-    return around_block() + first_half_saved() + second_norm_saved() + std::max(at_down, at_product) +
-           upcast_ * (qkv_weights() + q_ * h_ + 2 * h_ * i_);
+    return around_block() + first_half_saved() + second_norm_saved() +
+           std::max(at_down + product_scratch(i_, h_), at_product) + upcast_ * (qkv_weights() + q_ * h_ + 2 * h_ * i_);
   }
   // Gradients of gate and up, and of their common input from both sides. In fp32 first, when weights are upcast.
   std::uint64_t swiglu_projections() const {
     return around_block() + first_half_saved() + second_norm_saved() + inner() + 2 * hidden() + 3 * h_ * i_ * grad_ +
-           upcast_ * (qkv_weights() + q_ * h_ + h_ * i_);
+           product_scratch(h_, i_) + upcast_ * (qkv_weights() + q_ * h_ + h_ * i_);
   }
   std::uint64_t attention() const {
     const std::uint64_t block_q = std::min<std::uint64_t>(t_, t_ >= 768 ? 256 : t_ >= 192 ? 64 : 32);
-    const std::uint64_t scores = 2 * block_q * std::min<std::uint64_t>(t_, 512) * (kWide + (narrow() ? act_ : 0));
+    const std::uint64_t block_k = std::min<std::uint64_t>(t_, 512);
+    const std::uint64_t per_thread =
+        2 * block_q * block_k * (kWide + (narrow() ? act_ : 0)) + attention_scratch(block_q, block_k);
     const std::uint64_t gradients = n_ * (2 * q_ + 2 * k_) * act_;  // of the output, q, k, v
     return around_block() + first_half_saved() + hidden() + gradients +
-           scores * static_cast<std::uint64_t>(at::get_num_threads()) + (3 * h_ * i_ + q_ * h_) * grad_ +
+           per_thread * static_cast<std::uint64_t>(at::get_num_threads()) + (3 * h_ * i_ + q_ * h_) * grad_ +
            upcast_ * qkv_weights();
   }
   // Rotation and norm of q, in fp32, after the attention's own output is freed: gradients of halves and of the whole.
@@ -105,7 +126,8 @@ class Moments {
   std::uint64_t qkv_projections() const {
     const std::uint64_t weights = qkv_weights() + q_ * h_ + 3 * h_ * i_;
     const std::uint64_t at_projections = hidden() + n_ * (q_ + 2 * k_) * act_ + 2 * hidden() + upcast_ * q_ * h_;
-    return around_block() + norm_saved(h_) + hidden() + std::max(at_projections, norm_backward(h_)) + weights * grad_;
+    return around_block() + norm_saved(h_) + hidden() +
+           std::max(at_projections + product_scratch(h_, q_), norm_backward(h_)) + weights * grad_;
   }
 
   std::uint64_t around_head() const { return (layers_ + 1) * hidden() + norm_saved(h_) + hidden() + v_ * h_ * kWide; }
@@ -123,6 +145,7 @@ class Moments {
   std::uint64_t act_;     // bytes of one activation
   std::uint64_t grad_;    // bytes of one element of a parameter's gradient, as autograd returns it
   std::uint64_t upcast_;  // bytes per weight of its fp32 copy; 0 when weights are used as they are
+  bool onednn_products_;
 };
 
 }  // namespace
