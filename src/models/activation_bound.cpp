@@ -56,9 +56,9 @@ class Moments {
   static constexpr std::uint64_t kAttentionProduct = 96 << 10;  // measured: 49 KiB for the smallest product
 
   bool narrow() const { return act_ != kWide; }
-  // oneDNN's 16-bit products repack the weight and, without 16-bit instructions, widen both operands.
+  // oneDNN's 16-bit products repack the weight and may widen both operands and the result.
   std::uint64_t product_scratch(std::uint64_t in, std::uint64_t out) const {
-    return onednn_products_ ? (in * out + n_ * std::max(in, out)) * kWide : 0;
+    return onednn_products_ ? (in * out + n_ * (in + out)) * kWide : 0;
   }
   // The same inside attention, whose threads multiply a block of queries by a block of keys each.
   std::uint64_t attention_scratch(std::uint64_t block_q, std::uint64_t block_k) const {
