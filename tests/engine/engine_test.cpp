@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 
 #include "core/error.h"
 #include "core/numeric.h"
@@ -97,6 +98,38 @@ TEST_F(EngineTest, TrainsToTheSameBitsWhereverItsStatesLive) {
     names.push_back(homes.text());
   }
   expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, TracesComputeUpdatesAndRequestsAndCountsTheIdeal) {
+  Trace trace;
+  EngineConfig on_drive = squeezed(config(kAllNvme));
+  on_drive.trace = &trace;
+  const std::unique_ptr<Engine> engine = Engine::create(on_drive);
+  const std::vector<StepSummary> steps = train_tiny(*engine, 2);
+  std::map<std::string, int> named;
+  std::uint64_t moved = 0;
+  for (const Trace::Span& span : trace.spans()) {
+    EXPECT_LE(span.begin, span.end);
+    ++named[span.name];
+    moved += span.bytes;
+  }
+  EXPECT_EQ(named["forward 0"], 2);  // once a step
+  EXPECT_GE(named["backward 3"], 2);
+  EXPECT_GE(named["update 0"], 2);
+  EXPECT_GE(moved, steps[0].nvme_read + steps[0].nvme_written + steps[1].nvme_read + steps[1].nvme_written);
+  ASSERT_EQ(engine->drives().size(), 1U);
+  ASSERT_TRUE(steps[1].ideal_seconds.has_value());
+  EXPECT_GT(*steps[1].ideal_seconds, 0);
+  EXPECT_FALSE(steps[1].binding_link.empty());
+  EXPECT_LE(steps[1].stall_nvme_seconds, steps[1].stall_seconds);
+}
+
+TEST_F(EngineTest, WithoutADriveComputeIsTheBindingResource) {
+  const std::unique_ptr<Engine> engine = Engine::create(config(kAllDevice));
+  const StepSummary step = train_tiny(*engine, 1).front();
+  EXPECT_EQ(step.binding_link, "compute");
+  ASSERT_TRUE(step.ideal_seconds.has_value());
+  EXPECT_DOUBLE_EQ(*step.ideal_seconds, step.forward_seconds + step.backward_seconds + step.optimizer_seconds);
 }
 
 TEST_F(EngineTest, TrainsToTheSameBitsInFp32WithTiedEmbeddingsAndMicroBatches) {

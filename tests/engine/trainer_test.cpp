@@ -113,6 +113,61 @@ TEST_F(TrainerTest, SavesAndEvaluatesAtItsIntervals) {
   EXPECT_LT(*result.last_eval_loss, *result.first_eval_loss);
 }
 
+// States on a drive with the fewest pages, so that every step writes.
+class WearTest : public TrainerTest {
+ protected:
+  std::unique_ptr<Engine> engine_on_drive() const {
+    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    config.nvme_paths = {folder_.path()};
+    config.param_home = config.optimizer_home = offload::TierKind::Nvme;
+    config.grad_home = offload::TierKind::Host;
+    std::uint64_t fixed = 0;
+    for (const PlanRow& row : Engine::plan(config).rows) {
+      if (row.what != "pages (staging and cache)") fixed += row.bytes[1];
+    }
+    config.slot_bytes = 256 << 10;
+    config.host_budget = fixed + 5 * *config.slot_bytes;
+    return Engine::create(config);
+  }
+};
+
+TEST_F(WearTest, ARunThatWouldPassTheLimitIsRefusedBeforeItsFirstStep) {
+  const std::unique_ptr<Engine> trained = engine_on_drive();
+  ASSERT_GT(trained->memory_plan().nvme_written_per_step, 0U);
+  run_.strata.nvme.wear_limit = trained->nvme_written() + 3 * trained->memory_plan().nvme_written_per_step;
+  EXPECT_THROW(Trainer(*trained, run_, data_, nullptr, {}).run(), OutOfBudget);
+  EXPECT_EQ(trained->state().step, 0);
+}
+
+TEST_F(WearTest, ARunThatWritesMoreThanPlannedStopsBeforeTheLimitWithACheckpoint) {
+  const std::unique_ptr<Engine> trained = engine_on_drive();
+  run_.max_steps = 50;
+  run_.strata.nvme.wear_limit = trained->nvme_written() + 50 * trained->memory_plan().nvme_written_per_step;
+  TrainerEvents events;
+  events.on_step = [&](const StepReport&) { test::train_tiny(*trained, 20); };  // writes that no plan knows of
+  const TrainResult result = Trainer(*trained, run_, data_, nullptr, events).run();
+  EXPECT_EQ(result.end, TrainResult::End::WearLimit);
+  EXPECT_LT(result.steps, 50);
+  EXPECT_EQ(newest_checkpoint(run_.output_dir), result.checkpoint);
+}
+
+TEST_F(WearTest, ForecastsFromThePlanAndThenFromWhatWasMeasured) {
+  run_.strata.nvme.rated_writes = 1'000'000'000'000;
+  run_.max_steps = 3;
+  const std::unique_ptr<Engine> trained = engine_on_drive();
+  std::vector<std::string> forecasts;
+  TrainerEvents events;
+  events.on_message = [&](const std::string& text) {
+    if (text.starts_with("drives: ")) forecasts.push_back(text);
+  };
+  events.on_step = [&](const StepReport& report) { EXPECT_EQ(report.nvme_written_total, trained->nvme_written()); };
+  Trainer(*trained, run_, data_, nullptr, events).run();
+  ASSERT_EQ(forecasts.size(), 2U);
+  EXPECT_NE(forecasts[0].find("of the rated 931"), std::string::npos) << forecasts[0];
+  EXPECT_EQ(forecasts[0].find("without a pause"), std::string::npos);
+  EXPECT_NE(forecasts[1].find("without a pause"), std::string::npos) << forecasts[1];
+}
+
 TEST_F(TrainerTest, TurnsEpochsIntoSteps) {
   run_.max_steps = -1;
   run_.num_train_epochs = 3;
