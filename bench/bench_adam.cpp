@@ -15,12 +15,12 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 
 namespace strata::bench {
 namespace {
 
-using cpu_adam::CpuAdamW;
+using cpu_adam::CpuOptimizer;
 using cpu_adam::Isa;
 
 constexpr std::size_t kGrain = 65536;
@@ -84,7 +84,7 @@ struct Samples {
 
 void run_round(std::size_t round, Arrays& arrays, std::size_t numel, Parallel& parallel, Samples& samples) {
   const StepContext context = {.step = 10, .learning_rate = 1e-4, .weight_decay = 0.01, .grad_scale = 0.5f};
-  CpuAdamW fused(parallel), scalar(parallel, Isa::Scalar);
+  CpuOptimizer fused(parallel), scalar(parallel, {}, Isa::Scalar);
   double ceiling = 0;
   for (const CeilingLoop& loop : ceiling_loops()) {
     const AdamStreams streams = arrays.streams();
@@ -122,7 +122,7 @@ nlohmann::json run_adam_bench(const AdamBenchOptions& options) {
           {"numel", numel},
           {"threads", parallel->threads()},
           {"rounds", options.rounds},
-          {"isa", cpu_adam::name_of(CpuAdamW(*parallel).isa())},
+          {"isa", cpu_adam::name_of(CpuOptimizer(*parallel).isa())},
           {"bytes_per_parameter", 28},
           {"fused", summary(samples.fused)},
           {"scalar", summary(samples.scalar)},

@@ -24,4 +24,11 @@ void for_each_run(std::span<const Segment> segments, std::size_t begin, std::siz
   }
 }
 
+// Whether a segment covers part of [begin, end).
+inline bool any_run(std::span<const Segment> segments, std::size_t begin, std::size_t end) {
+  bool any = false;
+  for_each_run(segments, begin, end, [&](std::size_t, std::size_t, bool) { any = true; });
+  return any;
+}
+
 }  // namespace strata::cpu_adam

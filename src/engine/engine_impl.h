@@ -8,7 +8,7 @@
 #include "core/executor.h"
 #include "core/host_device.h"
 #include "core/local_communicator.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
@@ -93,7 +93,7 @@ class Engine::Impl {
   std::unique_ptr<Parallel> pool_;
   std::unique_ptr<Parallel> one_thread_;
   std::unique_ptr<Parallel> device_thread_;
-  cpu_adam::CpuAdamW adamw_;
+  cpu_adam::CpuOptimizer adamw_;
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
   cpu_adam::CpuShardMath device_math_;

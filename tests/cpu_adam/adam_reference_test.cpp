@@ -1,4 +1,4 @@
-// The arithmetic of core/adam_math.h against the same formula in double.
+// The arithmetic of core/optimizer_math.h against the same formula in double.
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 
 namespace strata::cpu_adam {
 namespace {
@@ -33,7 +33,7 @@ struct ReferenceAdam {
   }
 };
 
-// fp32 training of one run of elements through CpuAdamW.
+// fp32 training of one run of elements through CpuOptimizer.
 struct FloatRun {
   std::vector<float> param, grad, exp_avg, exp_avg_sq;
 
@@ -52,7 +52,7 @@ struct FloatRun {
 class AdamReference : public ::testing::Test {
  protected:
   std::unique_ptr<Parallel> parallel_ = make_thread_pool(1);
-  CpuAdamW optimizer_{*parallel_};
+  CpuOptimizer optimizer_{*parallel_};
 };
 
 // Bounds with u = 2^-24, the relative error of one fp32 rounding. Every constant is itself rounded once (u).

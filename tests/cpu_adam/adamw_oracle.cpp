@@ -1,4 +1,4 @@
-// Helper of adamw_oracle_test.py: runs CpuAdamW over raw files.
+// Helper of adamw_oracle_test.py: runs CpuOptimizer over raw files.
 // adamw_oracle DIR STEPS LR BETA1 BETA2 EPS WEIGHT_DECAY
 // DIR/master.f32 [n] and DIR/grads.bf16 [steps, n] are read; DIR/master.f32, DIR/exp_avg.f32, DIR/exp_avg_sq.f32 and
 // DIR/param.bf16 are written.
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 
 namespace {
 
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   const std::vector<strata::Segment> segments = {
       {.name = "p", .shape = {}, .offset = 0, .numel = master.size(), .decay = true}};
   const auto parallel = strata::make_thread_pool(2);
-  strata::cpu_adam::CpuAdamW optimizer(*parallel);
+  strata::cpu_adam::CpuOptimizer optimizer(*parallel);
 
   strata::StepContext context = {.learning_rate = std::atof(argv[3]),
                                  .beta1 = std::atof(argv[4]),

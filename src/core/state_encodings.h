@@ -1,0 +1,198 @@
+// How optimizer states are stored in less than fp32: definitions for one element, which every kernel and device
+// follows. docs/numerics.md has the tables and the reasons. C++17, because CUDA sources include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/numeric.h"
+
+namespace strata {
+
+// [Note: remainder] A bf16 parameter and the low 16 bits of its fp32 master. Rounding away from zero adds 0x8000 to the
+// bits and cuts, so the remainder, read as a signed number, is what the parameter lacks: the pair is the master, bit
+// for bit. A NaN stays a NaN of its sign.
+STRATA_HOST_DEVICE inline std::uint16_t remainder_of(float master) {
+  return static_cast<std::uint16_t>(float_bits(master) & 0xffffu);
+}
+
+STRATA_HOST_DEVICE inline float master_of(std::uint16_t param, std::uint16_t remainder) {
+  const std::uint32_t lacking = remainder < 0x8000u ? remainder : remainder - 0x10000u;
+  return float_from_bits((static_cast<std::uint32_t>(param) << 16) + lacking);
+}
+
+// [Note: random words] Stochastic rounding takes 16 random bits per value from a counter, so they depend on seed, step
+// and the element's index in the model alone: not on placement, thread, rank or instruction set. A word serves one
+// element: its low half the first moment, its high half the second.
+// mix_bits is lowbias32 of C. Wellons's hash prospector (github.com/skeeto/hash-prospector; its measured avalanche bias
+// is 0.17, that of MurmurHash3's finalizer 0.23). It is a bijection, as is xor with a key: over the 2^32 indices of one
+// key every word occurs once, so rounding is unbiased exactly and not only on average. Two rounds with a key before
+// each, so that the words of two steps are no reordering of each other. A Philox word would cost five times as much.
+struct RandomKey {
+  std::uint32_t first = 0;
+  std::uint32_t second = 0;
+};
+
+STRATA_HOST_DEVICE inline std::uint32_t mix_bits(std::uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  x ^= x >> 16;
+  return x;
+}
+
+// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) over the three.
+// `index_high` is the upper half of the element's index.
+STRATA_HOST_DEVICE inline RandomKey random_key(std::uint64_t seed, std::uint64_t step, std::uint32_t index_high) {
+  std::uint64_t state = 0;
+  for (const std::uint64_t part : {seed, step, static_cast<std::uint64_t>(index_high)}) {
+    state = (state ^ part) + 0x9e3779b97f4a7c15u;
+    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
+    state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
+    state ^= state >> 31;
+  }
+  return {static_cast<std::uint32_t>(state), static_cast<std::uint32_t>(state >> 32)};
+}
+
+STRATA_HOST_DEVICE inline std::uint32_t random_word(RandomKey key, std::uint32_t index_low) {
+  return mix_bits(mix_bits(index_low ^ key.first) ^ key.second);
+}
+
+// Rounds away from zero with the probability that makes the expected value exact. `random` is below 2^16.
+// A value above the largest bf16 becomes infinity or the largest. NaN stays NaN.
+STRATA_HOST_DEVICE inline std::uint16_t float_to_bf16_stochastic(float value, std::uint32_t random) {
+  const std::uint32_t bits = float_bits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + random) >> 16);
+}
+
+// [Note: 8-bit codes] The dynamic tree code of Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", 2016,
+// in blocks as in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022: a value is scale times a table
+// entry, scale is the block's largest magnitude. Decade i = 0..6 holds magnitudes from 10^(i-7) to 10^(i-6), cut into
+// 2^i equal intervals (2^(i+1) in the table without signs), each represented by its middle; 0 and 1 complete the table.
+// The nearest entry is taken. A code byte is the entry's rank among the sorted entries, counted from zero's, modulo
+// 256: byte 0 is zero, so that zeroed memory is a zeroed state. Differences from the published optimizers: blocks of
+// 256, on the grid of the flat shard instead of one per tensor; a second moment that is not zero never becomes zero
+// (else the next step divides by epsilon); blocks whose largest magnitude is below 2^-126 become zero; a block that
+// holds a NaN or an infinity becomes NaN.
+//
+// Instead of a search in the table, an entry is computed: float(rank) has the decade as its exponent and the interval
+// as its mantissa, and the rank of a value is linear in it within a decade. Fused multiply-adds of fp32 constants, so
+// the same code on every device.
+inline constexpr std::size_t kScaleBlock = 256;
+inline constexpr std::size_t kDecades = 8;  // seven, and one for the entry 1
+
+// Per decade. decode: entry = fma(mantissa - 1, slope, start). encode: rank = fma(value, scale, offset), cut, at most
+// `last`; `next` is where the next decade begins, the middle between its first entry and the last of this one.
+struct DynamicTable {
+  std::uint32_t first_bits = 0;  // 0 or 1: decade 0 has 2^first_bits intervals, and its first rank is 1 in both tables
+  float slope[kDecades] = {};
+  float start[kDecades] = {};
+  float next[kDecades] = {};
+  float scale[kDecades] = {};
+  float offset[kDecades] = {};
+  float last[kDecades] = {};
+};
+
+constexpr DynamicTable make_dynamic_table(std::uint32_t first_bits) {
+  DynamicTable table;
+  table.first_bits = first_bits;
+  double top = 1e-6;                                         // of the decade
+  double intervals = static_cast<double>(1u << first_bits);  // in it
+  const double shift = static_cast<double>(first_bits);      // rank + shift = 2^exponent + interval
+  for (std::size_t i = 0; i + 1 < kDecades; ++i) {
+    const double last_entry = top * (1.0 - 0.45 / intervals);
+    const double next_entry = i + 2 == kDecades ? 1.0 : top * (1.0 + 4.5 / (2 * intervals));
+    table.slope[i] = static_cast<float>(0.9 * top);
+    table.start[i] = static_cast<float>(top * (0.1 + 0.45 / intervals));
+    table.next[i] = static_cast<float>((last_entry + next_entry) / 2);
+    table.scale[i] = static_cast<float>(intervals / (0.9 * top));
+    table.offset[i] = static_cast<float>(intervals * 8.0 / 9.0 - shift);
+    table.last[i] = static_cast<float>(2 * intervals - 1 - shift);
+    top *= 10;
+    intervals *= 2;
+  }
+  // Decade 0 also decides between zero and its first entry: the line through the middle of those two, where the rank
+  // becomes 1, and, with two entries, through the middle between them, where it becomes 2.
+  const double zero_to_one = first_bits == 0 ? 0.275e-6 : 0.1625e-6;
+  table.scale[0] = static_cast<float>(first_bits == 0 ? 1 / zero_to_one : 1 / (0.55e-6 - zero_to_one));
+  table.offset[0] = static_cast<float>(first_bits == 0 ? 0 : 1 - zero_to_one / (0.55e-6 - zero_to_one));
+  table.slope[kDecades - 1] = 0;
+  table.start[kDecades - 1] = 1;
+  table.next[kDecades - 1] = 2;  // never reached
+  table.scale[kDecades - 1] = 0;
+  table.offset[kDecades - 1] = table.last[kDecades - 1] = static_cast<float>(intervals - shift);
+  return table;
+}
+
+inline constexpr DynamicTable kSignedTable = make_dynamic_table(0);
+inline constexpr DynamicTable kNotNegativeTable = make_dynamic_table(1);
+
+// The factor that takes a block's values into [0, 1], and what is stored as its scale. `largest_bits` are the bits of
+// its largest magnitude, compared as integers, so that a NaN counts as larger than everything.
+struct BlockScale {
+  float stored = 0;
+  float inverse = 0;  // 0: every code is 0
+};
+
+STRATA_HOST_DEVICE inline BlockScale block_scale(std::uint32_t largest_bits) {
+  if (largest_bits >= 0x7f800000u) return {float_from_bits(0x7fc00000u), 0};
+  if (largest_bits < 0x00800000u) return {0, 0};
+  return {float_from_bits(largest_bits), 1.0f / float_from_bits(largest_bits)};
+}
+
+// log10 of a number in [0, 1] from its bits, read as an integer: exponent and mantissa are a piecewise linear log2, at
+// most 0.026 decades too small. Less 0.3, which is more than the ends of decades stick out, plus 7: never a decade too
+// large and at most one too small, so one comparison settles it.
+inline constexpr float kDecadesPerBit = 3.5885572e-8f;  // log10(2) / 2^23
+inline constexpr float kDecadeOfZero = -31.530810f;     // 6.7 - 127 log10(2)
+
+// The rank of the entry nearest to `value`, in [0, 1] but for rounding. Ties and the last bit of interval boundaries
+// follow the arithmetic.
+STRATA_HOST_DEVICE inline std::int32_t dynamic_rank(const DynamicTable& table, float value) {
+  const float estimate =
+      exact_fma(static_cast<float>(static_cast<std::int32_t>(float_bits(value))), kDecadesPerBit, kDecadeOfZero);
+  std::int32_t decade = static_cast<std::int32_t>(estimate > 0 ? estimate : 0.0f);
+  if (value >= table.next[decade]) ++decade;
+  const float rank = exact_fma(value, table.scale[decade], table.offset[decade]);
+  return static_cast<std::int32_t>(rank < table.last[decade] ? rank : table.last[decade]);
+}
+
+// The entry of a rank. Requires: 0 <= rank <= the largest.
+STRATA_HOST_DEVICE inline float dynamic_entry(const DynamicTable& table, std::int32_t rank) {
+  if (rank == 0) return 0;
+  const std::uint32_t bits = float_bits(static_cast<float>(rank + static_cast<std::int32_t>(table.first_bits)));
+  const std::uint32_t decade = (bits >> 23) - 127 - table.first_bits;
+  const float fraction = float_from_bits((bits & 0x7fffffu) | 0x3f800000u) - 1.0f;
+  return exact_fma(fraction, table.slope[decade], table.start[decade]);
+}
+
+// Codes of first moments: negative ranks wrap. There is no entry -1, so the largest negative rank is 127.
+STRATA_HOST_DEVICE inline std::uint8_t encode_signed(float value, float inverse_scale) {
+  const bool negative = (float_bits(value) & 0x80000000u) != 0;
+  const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
+  if (inverse_scale == 0) return 0;
+  const std::int32_t rank = dynamic_rank(kSignedTable, exact_mul(magnitude, inverse_scale));
+  return static_cast<std::uint8_t>(negative ? -(rank < 127 ? rank : 127) : rank);
+}
+
+STRATA_HOST_DEVICE inline float decode_signed(std::uint8_t code, float scale) {
+  const std::int32_t rank = code > 128 ? 256 - code : code;
+  const float entry = dynamic_entry(kSignedTable, rank);
+  return exact_mul(code > 128 ? -entry : entry, scale);
+}
+
+// Codes of second moments, which are never negative: their sign is not looked at.
+STRATA_HOST_DEVICE inline std::uint8_t encode_not_negative(float value, float inverse_scale) {
+  const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
+  if (inverse_scale == 0 || magnitude == 0) return 0;
+  const std::int32_t rank = dynamic_rank(kNotNegativeTable, exact_mul(magnitude, inverse_scale));
+  return static_cast<std::uint8_t>(rank > 0 ? rank : 1);
+}
+
+STRATA_HOST_DEVICE inline float decode_not_negative(std::uint8_t code, float scale) {
+  return exact_mul(dynamic_entry(kNotNegativeTable, code), scale);
+}
+
+}  // namespace strata
