@@ -45,8 +45,9 @@ STRATA_HOST_DEVICE inline std::uint32_t mix_bits(std::uint32_t x) {
 // SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) over the three.
 // `index_high` is the upper half of the element's index.
 STRATA_HOST_DEVICE inline RandomKey random_key(std::uint64_t seed, std::uint64_t step, std::uint32_t index_high) {
+  const std::uint64_t parts[] = {seed, step, index_high};
   std::uint64_t state = 0;
-  for (const std::uint64_t part : {seed, step, static_cast<std::uint64_t>(index_high)}) {
+  for (const std::uint64_t part : parts) {
     state = (state ^ part) + 0x9e3779b97f4a7c15u;
     state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
     state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
