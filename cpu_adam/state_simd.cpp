@@ -51,9 +51,9 @@ void round_stochastically(const StochasticRun& run) {
   const Bits du;
   const auto first_key = hn::Set(du, run.key.first);
   const auto second_key = hn::Set(du, run.key.second);
+  auto index = hn::Iota(du, run.first_index);
   std::size_t i = 0;
-  for (; i + kLanes <= run.numel; i += kLanes) {
-    const auto index = hn::Iota(du, run.first_index + static_cast<std::uint32_t>(i));
+  for (; i + kLanes <= run.numel; i += kLanes, index = hn::Add(index, hn::Set(du, std::uint32_t{kLanes}))) {
     const auto word = mix_bits(hn::Xor(mix_bits(hn::Xor(index, first_key)), second_key));
     store_rounded(hn::LoadU(d, run.values[0] + i), hn::And(word, hn::Set(du, 0xffffu)), run.codes[0] + i);
     if (run.moments == 2) {
@@ -154,16 +154,21 @@ struct Coder {
   }
 
   // dynamic_rank.
-  static HWY_INLINE IntVector rank_of(FloatVector value) {
+  static HWY_INLINE FloatVector rank_of(FloatVector value) {
     const Floats d;
     const Ints di;
     const auto bits = hn::ConvertTo(d, hn::BitCast(di, value));
     const auto estimate = hn::MulAdd(bits, hn::Set(d, kDecadesPerBit), hn::Set(d, kDecadeOfZero));
-    auto decade = hn::ConvertTo(di, hn::Max(estimate, hn::Zero(d)));
+    auto decade = hn::And(rounded(hn::Max(estimate, hn::Zero(d))), hn::Set(di, 7));
     const auto reaches_next = hn::VecFromMask(d, hn::Ge(value, lookup(kNext, decade)));
     decade = hn::Sub(decade, hn::BitCast(di, reaches_next));  // all ones is -1
     const auto rank = hn::MulAdd(value, lookup(kScale, decade), lookup(kOffset, decade));
-    return hn::ConvertTo(di, hn::Min(rank, lookup(kLast, decade)));
+    return hn::Min(rank, lookup(kLast, decade));
+  }
+
+  // The nearest integer, in the low bits.
+  static HWY_INLINE IntVector rounded(FloatVector value) {
+    return hn::BitCast(Ints(), hn::Add(value, hn::Set(Floats(), kRounder)));
   }
 
   static float encode(const float* values, std::uint8_t* codes, std::size_t numel) {
@@ -180,15 +185,15 @@ struct Coder {
       const auto value = hn::LoadU(d, values + i);
       const auto magnitude = hn::Abs(value);
       auto rank = rank_of(hn::Mul(magnitude, inverse));
+      auto code = hn::Zero(di);
       if constexpr (kSigned) {
-        const auto sign = hn::ShiftRight<31>(hn::BitCast(di, value));  // -1 for negative values
-        rank = hn::Max(hn::Sub(hn::Xor(rank, sign), sign), hn::Set(di, -127));
-        rank = hn::And(rank, hn::Set(di, 255));
+        rank = hn::Xor(rank, hn::And(value, hn::SignBit(d)));
+        code = rounded(hn::Max(rank, hn::Set(d, -127.0f)));
       } else {
         const auto is_zero = hn::RebindMask(di, hn::Eq(magnitude, hn::Zero(d)));
-        rank = hn::IfThenZeroElse(is_zero, hn::Max(rank, hn::Set(di, 1)));
+        code = hn::IfThenZeroElse(is_zero, rounded(hn::Max(rank, hn::Set(d, 1.0f))));
       }
-      hn::StoreU(hn::DemoteTo(Bytes(), rank), Bytes(), codes + i);
+      hn::StoreU(hn::TruncateTo(Bytes(), hn::BitCast(Bits(), code)), Bytes(), codes + i);
     }
     for (; i < numel; ++i) {
       codes[i] = kSigned ? encode_signed(values[i], scale.inverse) : encode_not_negative(values[i], scale.inverse);

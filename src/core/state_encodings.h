@@ -84,8 +84,8 @@ STRATA_HOST_DEVICE inline std::uint16_t float_to_bf16_stochastic(float value, st
 inline constexpr std::size_t kScaleBlock = 256;
 inline constexpr std::size_t kDecades = 8;  // seven, and one for the entry 1
 
-// Per decade. decode: entry = fma(mantissa - 1, slope, start). encode: rank = fma(value, scale, offset), cut, at most
-// `last`; `next` is where the next decade begins, the middle between its first entry and the last of this one.
+// Per decade. decode: entry = fma(mantissa - 1, slope, start). encode: rank = fma(value, scale, offset), at most `last`,
+// rounded to nearest; `next` is where the next decade begins, the middle between its first entry and the last of this one.
 struct DynamicTable {
   std::uint32_t first_bits = 0;  // 0 or 1: decade 0 has 2^first_bits intervals, and its first rank is 1 in both tables
   float slope[kDecades] = {};
@@ -109,7 +109,7 @@ constexpr DynamicTable make_dynamic_table(std::uint32_t first_bits) {
     table.start[i] = static_cast<float>(top * (0.1 + 0.45 / intervals));
     table.next[i] = static_cast<float>((last_entry + next_entry) / 2);
     table.scale[i] = static_cast<float>(intervals / (0.9 * top));
-    table.offset[i] = static_cast<float>(intervals * 8.0 / 9.0 - shift);
+    table.offset[i] = static_cast<float>(intervals * 8.0 / 9.0 - shift - 0.5);
     table.last[i] = static_cast<float>(2 * intervals - 1 - shift);
     top *= 10;
     intervals *= 2;
@@ -118,7 +118,7 @@ constexpr DynamicTable make_dynamic_table(std::uint32_t first_bits) {
   // becomes 1, and, with two entries, through the middle between them, where it becomes 2.
   const double zero_to_one = first_bits == 0 ? 0.275e-6 : 0.1625e-6;
   table.scale[0] = static_cast<float>(first_bits == 0 ? 1 / zero_to_one : 1 / (0.55e-6 - zero_to_one));
-  table.offset[0] = static_cast<float>(first_bits == 0 ? 0 : 1 - zero_to_one / (0.55e-6 - zero_to_one));
+  table.offset[0] = static_cast<float>(first_bits == 0 ? -0.5 : 0.5 - zero_to_one / (0.55e-6 - zero_to_one));
   table.slope[kDecades - 1] = 0;
   table.start[kDecades - 1] = 1;
   table.next[kDecades - 1] = 2;  // never reached
@@ -145,19 +145,22 @@ STRATA_HOST_DEVICE inline BlockScale block_scale(std::uint32_t largest_bits) {
 
 // log10 of a number in [0, 1] from its bits, read as an integer: exponent and mantissa are a piecewise linear log2, at
 // most 0.026 decades too small. Less 0.3, which is more than the ends of decades stick out, plus 7: never a decade too
-// large and at most one too small, so one comparison settles it.
+// large and at most one too small, so one comparison settles it. Half less, because kRounder rounds to nearest.
 inline constexpr float kDecadesPerBit = 3.5885572e-8f;  // log10(2) / 2^23
-inline constexpr float kDecadeOfZero = -31.530810f;     // 6.7 - 127 log10(2)
+inline constexpr float kDecadeOfZero = -32.030809f;     // 6.2 - 127 log10(2)
 
-// The rank of the entry nearest to `value`, in [0, 1] but for rounding. Ties and the last bit of interval boundaries
-// follow the arithmetic.
-STRATA_HOST_DEVICE inline std::int32_t dynamic_rank(const DynamicTable& table, float value) {
+// Added to a number below 2^22 it leaves the nearest integer (ties to even) in the low bits of the sum, modulo 2^22.
+inline constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
+
+// The rank of the entry nearest to `value`, in [0, 1] but for rounding, before it is rounded to an integer. Ties and the
+// last bit of interval boundaries follow the arithmetic.
+STRATA_HOST_DEVICE inline float dynamic_rank(const DynamicTable& table, float value) {
   const float estimate =
       exact_fma(static_cast<float>(static_cast<std::int32_t>(float_bits(value))), kDecadesPerBit, kDecadeOfZero);
-  std::int32_t decade = static_cast<std::int32_t>(estimate > 0 ? estimate : 0.0f);
+  std::uint32_t decade = float_bits((estimate > 0 ? estimate : 0.0f) + kRounder) & 7u;
   if (value >= table.next[decade]) ++decade;
   const float rank = exact_fma(value, table.scale[decade], table.offset[decade]);
-  return static_cast<std::int32_t>(rank < table.last[decade] ? rank : table.last[decade]);
+  return rank < table.last[decade] ? rank : table.last[decade];
 }
 
 // The entry of a rank. Requires: 0 <= rank <= the largest.
@@ -171,11 +174,12 @@ STRATA_HOST_DEVICE inline float dynamic_entry(const DynamicTable& table, std::in
 
 // Codes of first moments: negative ranks wrap. There is no entry -1, so the largest negative rank is 127.
 STRATA_HOST_DEVICE inline std::uint8_t encode_signed(float value, float inverse_scale) {
-  const bool negative = (float_bits(value) & 0x80000000u) != 0;
-  const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
   if (inverse_scale == 0) return 0;
-  const std::int32_t rank = dynamic_rank(kSignedTable, exact_mul(magnitude, inverse_scale));
-  return static_cast<std::uint8_t>(negative ? -(rank < 127 ? rank : 127) : rank);
+  const std::uint32_t sign = float_bits(value) & 0x80000000u;
+  const float magnitude = float_from_bits(float_bits(value) ^ sign);
+  const float rank = dynamic_rank(kSignedTable, exact_mul(magnitude, inverse_scale));
+  const float signed_rank = float_from_bits(float_bits(rank) ^ sign);
+  return static_cast<std::uint8_t>(float_bits((signed_rank > -127.0f ? signed_rank : -127.0f) + kRounder));
 }
 
 STRATA_HOST_DEVICE inline float decode_signed(std::uint8_t code, float scale) {
@@ -188,8 +192,8 @@ STRATA_HOST_DEVICE inline float decode_signed(std::uint8_t code, float scale) {
 STRATA_HOST_DEVICE inline std::uint8_t encode_not_negative(float value, float inverse_scale) {
   const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
   if (inverse_scale == 0 || magnitude == 0) return 0;
-  const std::int32_t rank = dynamic_rank(kNotNegativeTable, exact_mul(magnitude, inverse_scale));
-  return static_cast<std::uint8_t>(rank > 0 ? rank : 1);
+  const float rank = dynamic_rank(kNotNegativeTable, exact_mul(magnitude, inverse_scale));
+  return static_cast<std::uint8_t>(float_bits((rank > 1.0f ? rank : 1.0f) + kRounder));
 }
 
 STRATA_HOST_DEVICE inline float decode_not_negative(std::uint8_t code, float scale) {
