@@ -115,7 +115,7 @@ class CpuOptimizer::Range {
     for (std::size_t k = 0; k < specs_.size(); ++k) decode(k, first, stage[k], numel);
     update_runs(first, end, {stage[0], stage[1]}, first);
     if (is_block8()) {
-      for (std::size_t k = 0; k < specs_.size(); ++k) encode_block(k, first, stage[k], numel);
+      encode_blocks(first, stage, numel);
     } else {
       round(first, stage, numel);
     }
@@ -132,10 +132,16 @@ class CpuOptimizer::Range {
     }
   }
 
-  void encode_block(std::size_t k, std::size_t first, const float* values, std::size_t numel) const {
-    const auto range = static_cast<std::size_t>(specs_[k].range);
-    moments_[2 * k + 1].as<float>()[first / kScaleBlock] =
-        encodings_.encode_block[range](values, moments_[2 * k].as<std::uint8_t>() + first, numel);
+  void encode_blocks(std::size_t first, const Stage& stage, std::size_t numel) const {
+    const auto codes = [&](std::size_t k) { return moments_[2 * k].as<std::uint8_t>() + first; };
+    const auto scale = [&](std::size_t k) -> float& { return moments_[2 * k + 1].as<float>()[first / kScaleBlock]; };
+    if (specs_.size() == 2) {
+      const std::array<float, 2> scales = encodings_.encode_pair({stage[0], stage[1]}, {codes(0), codes(1)}, numel);
+      scale(0) = scales[0];
+      scale(1) = scales[1];
+    } else {
+      scale(0) = encodings_.encode_block[static_cast<std::size_t>(specs_[0].range)](stage[0], codes(0), numel);
+    }
   }
 
   void round(std::size_t first, const Stage& stage, std::size_t numel) const {

@@ -59,6 +59,9 @@ struct StateKernels {
   void (*round_stochastically)(const StochasticRun& run) = nullptr;
   std::array<DecodeBlock, 2> decode_block = {};  // [MomentRange]
   std::array<EncodeBlock, 2> encode_block = {};  // [MomentRange]
+  // The same for a signed and a not negative moment at once. Returns their scales.
+  std::array<float, 2> (*encode_pair)(const std::array<const float*, 2>& values,
+                                      const std::array<std::uint8_t*, 2>& codes, std::size_t numel) = nullptr;
   void (*join_master)(const std::uint16_t* param, const std::uint16_t* remainder, float* master,
                       std::size_t numel) = nullptr;
   void (*split_master)(const float* master, std::uint16_t* param, std::uint16_t* remainder,

@@ -40,11 +40,11 @@ enum class OptimizerKind : std::uint8_t { AdamW, Adam, Lion, Momentum, Nesterov,
 inline constexpr std::size_t kOptimizerKinds = 6;
 
 // Whether decay multiplies the parameter (AdamW, Lion) or is added to the gradient (the others).
-constexpr bool decay_is_decoupled(OptimizerKind kind) {
+STRATA_HOST_DEVICE constexpr bool decay_is_decoupled(OptimizerKind kind) {
   return kind == OptimizerKind::AdamW || kind == OptimizerKind::Lion;
 }
 
-constexpr std::size_t moments_of(OptimizerKind kind) {
+STRATA_HOST_DEVICE constexpr std::size_t moments_of(OptimizerKind kind) {
   return kind == OptimizerKind::Sgd ? 0 : kind == OptimizerKind::AdamW || kind == OptimizerKind::Adam ? 2 : 1;
 }
 

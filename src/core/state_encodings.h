@@ -72,22 +72,26 @@ STRATA_HOST_DEVICE inline std::uint16_t float_to_bf16_stochastic(float value, st
 // in blocks as in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022: a value is scale times a table
 // entry, scale is the block's largest magnitude. Decade i = 0..6 holds magnitudes from 10^(i-7) to 10^(i-6), cut into
 // 2^i equal intervals (2^(i+1) in the table without signs), each represented by its middle; 0 and 1 complete the table.
-// The nearest entry is taken. A code byte is the entry's rank among the sorted entries, counted from zero's, modulo
-// 256: byte 0 is zero, so that zeroed memory is a zeroed state. Differences from the published optimizers: blocks of
-// 256, on the grid of the flat shard instead of one per tensor; a second moment that is not zero never becomes zero
-// (else the next step divides by epsilon); blocks whose largest magnitude is below 2^-126 become zero; a block that
-// holds a NaN or an infinity becomes NaN.
+// The nearest entry is taken.
 //
-// Instead of a search in the table, an entry is computed: float(rank) has the decade as its exponent and the interval
-// as its mantissa, and the rank of a value is linear in it within a decade. Fused multiply-adds of fp32 constants, so
-// the same code on every device.
+// A code byte is the entry's rank among the sorted entries, counted from zero's; for the table with signs it is the
+// negative of that, because ranks reach from -127 to 128 and a byte from -128 to 127. So byte 0 is zero in both, and
+// zeroed memory is a zeroed state.
+//
+// Differences from the published optimizers: blocks of 256, on the grid of the flat shard instead of one per tensor; a
+// second moment that is not zero never becomes zero (else the next step divides by epsilon); blocks whose largest
+// magnitude is below 2^-126 become zero; a block that holds a NaN or an infinity becomes NaN.
+//
+// Instead of a search in the table, an entry is computed. Within a decade entries lie on a line, and the decade is the
+// exponent of a number made from the rank: 2 * rank with signs, rank + 1 without. Fused multiply-adds of fp32
+// constants, so the same on every device.
 inline constexpr std::size_t kScaleBlock = 256;
 inline constexpr std::size_t kDecades = 8;  // seven, and one for the entry 1
 
-// Per decade. decode: entry = fma(mantissa - 1, slope, start). encode: rank = fma(value, scale, offset), at most `last`,
-// rounded to nearest; `next` is where the next decade begins, the middle between its first entry and the last of this one.
+// Per decade. decode: entry = fma(number, slope, start). encode: rank = fma(value, scale, offset), at most `last`,
+// rounded to nearest; `next` is where the next decade begins, the middle between its first entry and the last of this
+// one.
 struct DynamicTable {
-  std::uint32_t first_bits = 0;  // 0 or 1: decade 0 has 2^first_bits intervals, and its first rank is 1 in both tables
   float slope[kDecades] = {};
   float start[kDecades] = {};
   float next[kDecades] = {};
@@ -96,17 +100,17 @@ struct DynamicTable {
   float last[kDecades] = {};
 };
 
-constexpr DynamicTable make_dynamic_table(std::uint32_t first_bits) {
+constexpr DynamicTable make_dynamic_table(bool with_signs) {
   DynamicTable table;
-  table.first_bits = first_bits;
-  double top = 1e-6;                                         // of the decade
-  double intervals = static_cast<double>(1u << first_bits);  // in it
-  const double shift = static_cast<double>(first_bits);      // rank + shift = 2^exponent + interval
+  const double per_rank = with_signs ? 2 : 1;  // number per rank
+  const double shift = with_signs ? 0 : 1;     // rank + shift = intervals of the decade + interval
+  double top = 1e-6;                           // of the decade
+  double intervals = with_signs ? 1 : 2;       // in it
   for (std::size_t i = 0; i + 1 < kDecades; ++i) {
     const double last_entry = top * (1.0 - 0.45 / intervals);
-    const double next_entry = i + 2 == kDecades ? 1.0 : top * (1.0 + 4.5 / (2 * intervals));
-    table.slope[i] = static_cast<float>(0.9 * top);
-    table.start[i] = static_cast<float>(top * (0.1 + 0.45 / intervals));
+    const double next_entry = i + 2 == kDecades ? 1.0 : top * (1.0 + 2.25 / intervals);
+    table.slope[i] = static_cast<float>(0.9 * top / intervals / per_rank);
+    table.start[i] = static_cast<float>(top * (0.45 / intervals - 0.8));
     table.next[i] = static_cast<float>((last_entry + next_entry) / 2);
     table.scale[i] = static_cast<float>(intervals / (0.9 * top));
     table.offset[i] = static_cast<float>(intervals * 8.0 / 9.0 - shift - 0.5);
@@ -114,21 +118,29 @@ constexpr DynamicTable make_dynamic_table(std::uint32_t first_bits) {
     top *= 10;
     intervals *= 2;
   }
-  // Decade 0 also decides between zero and its first entry: the line through the middle of those two, where the rank
-  // becomes 1, and, with two entries, through the middle between them, where it becomes 2.
-  const double zero_to_one = first_bits == 0 ? 0.275e-6 : 0.1625e-6;
-  table.scale[0] = static_cast<float>(first_bits == 0 ? 1 / zero_to_one : 1 / (0.55e-6 - zero_to_one));
-  table.offset[0] = static_cast<float>(first_bits == 0 ? -0.5 : 0.5 - zero_to_one / (0.55e-6 - zero_to_one));
-  table.slope[kDecades - 1] = 0;
-  table.start[kDecades - 1] = 1;
+  // encode: decade 0 also decides between zero and its first entry: the line through the middle of those two, where the
+  // rank becomes 1, and, with two entries, through the middle between them, where it becomes 2.
+  const double zero_to_one = with_signs ? 0.275e-6 : 0.1625e-6;
+  table.scale[0] = static_cast<float>(with_signs ? 1 / zero_to_one : 1 / (0.55e-6 - zero_to_one));
+  table.offset[0] = static_cast<float>(with_signs ? -0.5 : 0.5 - zero_to_one / (0.55e-6 - zero_to_one));
   table.next[kDecades - 1] = 2;  // never reached
   table.scale[kDecades - 1] = 0;
   table.offset[kDecades - 1] = table.last[kDecades - 1] = static_cast<float>(intervals - shift);
+  // decode: exponents count modulo 8. With signs the number 0 shares decade 0 with its only entry, the number 2, and
+  // 256 is alone; without signs the numbers 1 (zero) and 256 (one) share the last.
+  if (with_signs) {
+    table.slope[0] = static_cast<float>(0.275e-6);
+    table.start[0] = -0.0f;  // its negative is used
+    table.slope[kDecades - 1] = 0x1p-8f;
+  } else {
+    table.slope[kDecades - 1] = static_cast<float>(1.0 / 255);
+    table.start[kDecades - 1] = -table.slope[kDecades - 1];
+  }
   return table;
 }
 
-inline constexpr DynamicTable kSignedTable = make_dynamic_table(0);
-inline constexpr DynamicTable kNotNegativeTable = make_dynamic_table(1);
+inline constexpr DynamicTable kSignedTable = make_dynamic_table(true);
+inline constexpr DynamicTable kNotNegativeTable = make_dynamic_table(false);
 
 // The factor that takes a block's values into [0, 1], and what is stored as its scale. `largest_bits` are the bits of
 // its largest magnitude, compared as integers, so that a NaN counts as larger than everything.
@@ -140,7 +152,7 @@ struct BlockScale {
 STRATA_HOST_DEVICE inline BlockScale block_scale(std::uint32_t largest_bits) {
   if (largest_bits >= 0x7f800000u) return {float_from_bits(0x7fc00000u), 0};
   if (largest_bits < 0x00800000u) return {0, 0};
-  return {float_from_bits(largest_bits), 1.0f / float_from_bits(largest_bits)};
+  return {float_from_bits(largest_bits), exact_div(1.0f, float_from_bits(largest_bits))};
 }
 
 // log10 of a number in [0, 1] from its bits, read as an integer: exponent and mantissa are a piecewise linear log2, at
@@ -152,8 +164,8 @@ inline constexpr float kDecadeOfZero = -32.030809f;     // 6.2 - 127 log10(2)
 // Added to a number below 2^22 it leaves the nearest integer (ties to even) in the low bits of the sum, modulo 2^22.
 inline constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 
-// The rank of the entry nearest to `value`, in [0, 1] but for rounding, before it is rounded to an integer. Ties and the
-// last bit of interval boundaries follow the arithmetic.
+// The rank of the entry nearest to `value`, in [0, 1] but for rounding, before it is rounded to an integer. Ties and
+// the last bit of interval boundaries follow the arithmetic.
 STRATA_HOST_DEVICE inline float dynamic_rank(const DynamicTable& table, float value) {
   const float estimate =
       exact_fma(static_cast<float>(static_cast<std::int32_t>(float_bits(value))), kDecadesPerBit, kDecadeOfZero);
@@ -163,29 +175,26 @@ STRATA_HOST_DEVICE inline float dynamic_rank(const DynamicTable& table, float va
   return rank < table.last[decade] ? rank : table.last[decade];
 }
 
-// The entry of a rank. Requires: 0 <= rank <= the largest.
-STRATA_HOST_DEVICE inline float dynamic_entry(const DynamicTable& table, std::int32_t rank) {
-  if (rank == 0) return 0;
-  const std::uint32_t bits = float_bits(static_cast<float>(rank + static_cast<std::int32_t>(table.first_bits)));
-  const std::uint32_t decade = (bits >> 23) - 127 - table.first_bits;
-  const float fraction = float_from_bits((bits & 0x7fffffu) | 0x3f800000u) - 1.0f;
-  return exact_fma(fraction, table.slope[decade], table.start[decade]);
+// Where a number's decade is in the table.
+STRATA_HOST_DEVICE inline std::uint32_t decade_of(float number) {
+  return float_bits(number) >> 23 & 7u;
 }
 
-// Codes of first moments: negative ranks wrap. There is no entry -1, so the largest negative rank is 127.
+// Codes of first moments. There is no entry -1, so -1 becomes the entry before it, of rank -127.
 STRATA_HOST_DEVICE inline std::uint8_t encode_signed(float value, float inverse_scale) {
   if (inverse_scale == 0) return 0;
   const std::uint32_t sign = float_bits(value) & 0x80000000u;
   const float magnitude = float_from_bits(float_bits(value) ^ sign);
   const float rank = dynamic_rank(kSignedTable, exact_mul(magnitude, inverse_scale));
-  const float signed_rank = float_from_bits(float_bits(rank) ^ sign);
-  return static_cast<std::uint8_t>(float_bits((signed_rank > -127.0f ? signed_rank : -127.0f) + kRounder));
+  const float code = float_from_bits(float_bits(rank) ^ sign ^ 0x80000000u);
+  return static_cast<std::uint8_t>(float_bits((code < 127.0f ? code : 127.0f) + kRounder));
 }
 
 STRATA_HOST_DEVICE inline float decode_signed(std::uint8_t code, float scale) {
-  const std::int32_t rank = code > 128 ? 256 - code : code;
-  const float entry = dynamic_entry(kSignedTable, rank);
-  return exact_mul(code > 128 ? -entry : entry, scale);
+  const float number = 2.0f * static_cast<float>(static_cast<std::int8_t>(code));  // of minus the value
+  const std::uint32_t decade = decade_of(number);
+  const float start = float_from_bits(float_bits(-kSignedTable.start[decade]) ^ (float_bits(number) & 0x80000000u));
+  return exact_mul(exact_fma(-number, kSignedTable.slope[decade], start), scale);
 }
 
 // Codes of second moments, which are never negative: their sign is not looked at.
@@ -197,7 +206,9 @@ STRATA_HOST_DEVICE inline std::uint8_t encode_not_negative(float value, float in
 }
 
 STRATA_HOST_DEVICE inline float decode_not_negative(std::uint8_t code, float scale) {
-  return exact_mul(dynamic_entry(kNotNegativeTable, code), scale);
+  const float number = static_cast<float>(code + 1);
+  const std::uint32_t decade = decade_of(number);
+  return exact_mul(exact_fma(number, kNotNegativeTable.slope[decade], kNotNegativeTable.start[decade]), scale);
 }
 
 }  // namespace strata

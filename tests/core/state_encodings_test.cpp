@@ -135,9 +135,10 @@ std::vector<double> published_table(bool is_signed) {
   return table;
 }
 
-float decode(bool is_signed, int code) {
-  const auto byte = static_cast<std::uint8_t>(code);
-  return is_signed ? decode_signed(byte, 1.0f) : decode_not_negative(byte, 1.0f);
+// The entry of a rank.
+float decode(bool is_signed, int rank) {
+  return is_signed ? decode_signed(static_cast<std::uint8_t>(-rank), 1.0f)
+                   : decode_not_negative(static_cast<std::uint8_t>(rank), 1.0f);
 }
 
 TEST(DynamicCode, DecodesToThePublishedTable) {
@@ -147,9 +148,9 @@ TEST(DynamicCode, DecodesToThePublishedTable) {
     const int zero = is_signed ? 127 : 0;
     for (int i = 0; i < 256; ++i) {
       const double entry = table[static_cast<std::size_t>(i)];
-      EXPECT_NEAR(decode(is_signed, i - zero), entry, 2 * 0x1p-24 * std::abs(entry)) << i;
+      EXPECT_NEAR(decode(is_signed, i - zero), entry, 2e-6 * std::abs(entry)) << i;
     }
-    EXPECT_EQ(decode(is_signed, 0), 0.0f);
+    EXPECT_EQ(float_bits(decode(is_signed, 0)), 0u);
   }
 }
 
@@ -166,7 +167,8 @@ TEST(DynamicCode, EncodesToTheNearestEntry) {
       if (!is_signed) wanted = std::abs(wanted);
       const auto value = static_cast<float>(wanted);
       const std::uint8_t code = is_signed ? encode_signed(value, 1.0f) : encode_not_negative(value, 1.0f);
-      const double chosen = static_cast<double>(decode(is_signed, code));
+      const double chosen =
+          static_cast<double>(is_signed ? decode_signed(code, 1.0f) : decode_not_negative(code, 1.0f));
       auto above = std::lower_bound(table.begin(), table.end(), static_cast<double>(value));
       if (above == table.end()) --above;
       double nearest = std::abs(*above - static_cast<double>(value));
@@ -180,8 +182,9 @@ TEST(DynamicCode, EncodesToTheNearestEntry) {
 
 TEST(DynamicCode, EveryCodeComesBack) {
   for (int code = 0; code < 256; ++code) {
-    EXPECT_EQ(encode_signed(decode(true, code), 1.0f), code);
-    EXPECT_EQ(encode_not_negative(decode(false, code), 1.0f), code);
+    const auto byte = static_cast<std::uint8_t>(code);
+    EXPECT_EQ(encode_signed(decode_signed(byte, 1.0f), 1.0f), byte);
+    EXPECT_EQ(encode_not_negative(decode_not_negative(byte, 1.0f), 1.0f), byte);
   }
 }
 
@@ -219,9 +222,11 @@ TEST(DynamicCode, ASecondMomentThatIsNotZeroNeverBecomesZero) {
 }
 
 TEST(DynamicCode, NegativeValuesHaveNoEntryMinusOne) {
-  EXPECT_EQ(encode_signed(1.0f, 1.0f), 128);
-  EXPECT_EQ(encode_signed(-1.0f, 1.0f), 256 - 127);
-  EXPECT_NEAR(decode(true, 256 - 127), -(1 - 0.45 / 64), 1e-7);
+  EXPECT_EQ(encode_signed(1.0f, 1.0f), 128);  // minus the rank, modulo 256
+  EXPECT_EQ(encode_signed(-1.0f, 1.0f), 127);
+  EXPECT_EQ(decode(true, 128), 1.0f);
+  EXPECT_EQ(decode(false, 255), 1.0f);
+  EXPECT_NEAR(decode(true, -127), -(1 - 0.45 / 64), 1e-6);
 }
 
 TEST(DynamicCode, ScalesOfZeroTinyAndBrokenBlocks) {

@@ -163,7 +163,7 @@ TEST(IsaEquality, EveryOptimizerTypeAndMisalignment) {
   }
 }
 
-// What occurs in a moment: values of one size, of many sizes, with zeros, all zero, tiny, and any bits at all.
+// What occurs in a moment: values of one size, of many sizes, with zeros, all zero, tiny, and any bits at all (0 to 5).
 void fill_moment(const GuardedArray& array, std::mt19937_64& random, int style) {
   std::normal_distribution<float> normal;
   std::uniform_real_distribution<float> exponent(-30, 3);
@@ -173,6 +173,7 @@ void fill_moment(const GuardedArray& array, std::mt19937_64& random, int style) 
     if (style == 2) value *= std::exp2(exponent(random));
     if (style == 3 && random() % 4 != 0) value = 0;
     if (style == 4) value *= 1e-42f;
+    if (style == 5) value = 0;
     array.span().as<float>()[i] = value;
   }
 }
@@ -181,7 +182,7 @@ TEST(IsaEquality, EightBitBlocks) {
   std::mt19937_64 random(20260106);
   for (const Isa isa : vector_isas()) {
     for (const std::size_t range : {0u, 1u}) {
-      for (int style = 0; style <= 4; ++style) {
+      for (int style = 0; style <= 5; ++style) {
         for (std::size_t numel = 0; numel <= kScaleBlock; ++numel) {
           SCOPED_TRACE(std::string(name_of(isa)) + (range == 0 ? " signed" : " not negative") + ", style " +
                        std::to_string(style) + " x " + std::to_string(numel));
@@ -203,6 +204,35 @@ TEST(IsaEquality, EightBitBlocks) {
           ASSERT_TRUE(codes.same_elements(expected_codes));
           ASSERT_TRUE(decoded.same_elements(expected_decoded));
           ASSERT_TRUE(codes.guards_intact() && decoded.guards_intact());
+        }
+      }
+    }
+  }
+}
+
+TEST(IsaEquality, PairsOfEightBitBlocks) {
+  std::mt19937_64 random(20260109);
+  for (const Isa isa : vector_isas()) {
+    for (int style = 0; style <= 5; ++style) {
+      for (std::size_t numel = 0; numel <= kScaleBlock; numel += 1 + numel / 9) {
+        SCOPED_TRACE(std::string(name_of(isa)) + ", style " + std::to_string(style) + " x " + std::to_string(numel));
+        const GuardedArray first(DType::F32, numel, 1), second(DType::F32, numel, 2);
+        const GuardedArray actual[] = {{DType::U8, numel, 3}, {DType::U8, numel, 1}};
+        const GuardedArray expected[] = {{DType::U8, numel, 3}, {DType::U8, numel, 1}};
+        fill_moment(first, random, style);
+        fill_moment(second, random, style == 5 ? 1 : 5 - style);
+        const auto encode = [&](const StateKernels& kernels, const GuardedArray* codes) {
+          return kernels.encode_pair({first.span().as<float>(), second.span().as<float>()},
+                                     {codes[0].span().as<std::uint8_t>(), codes[1].span().as<std::uint8_t>()}, numel);
+        };
+
+        const std::array<float, 2> scales = encode(state_kernels(isa), actual);
+
+        const std::array<float, 2> expected_scales = encode(scalar::state_kernels(), expected);
+        for (std::size_t k = 0; k < 2; ++k) {
+          ASSERT_EQ(float_bits(scales[k]), float_bits(expected_scales[k]));
+          ASSERT_TRUE(actual[k].same_elements(expected[k]));
+          ASSERT_TRUE(actual[k].guards_intact());
         }
       }
     }
