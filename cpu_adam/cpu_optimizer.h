@@ -10,6 +10,7 @@
 
 namespace strata::cpu_adam {
 
+struct CodedKernels;
 struct ShardKernels;
 struct StateKernels;
 struct UpdateKernels;
@@ -48,6 +49,7 @@ class CpuOptimizer final : public ShardOptimizer {
   const ShardKernels& math_;
   const UpdateKernels& updates_;
   const StateKernels& encodings_;
+  const CodedKernels* const coded_;  // null on the scalar path
 };
 
 }  // namespace strata::cpu_adam

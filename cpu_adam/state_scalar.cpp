@@ -28,12 +28,6 @@ float encode_block(const float* values, std::uint8_t* codes, std::size_t numel) 
   return scale.stored;
 }
 
-std::array<float, 2> encode_pair(const std::array<const float*, 2>& values, const std::array<std::uint8_t*, 2>& codes,
-                                 std::size_t numel) {
-  return {encode_block<&encode_signed>(values[0], codes[0], numel),
-          encode_block<&encode_not_negative>(values[1], codes[1], numel)};
-}
-
 void join_master(const std::uint16_t* param, const std::uint16_t* remainder, float* master, std::size_t numel) {
   for (std::size_t i = 0; i < numel; ++i) master[i] = master_of(param[i], remainder[i]);
 }
@@ -49,7 +43,6 @@ constexpr StateKernels kKernels = {
     .round_stochastically = &round_stochastically,
     .decode_block = {&decode_block<&decode_signed>, &decode_block<&decode_not_negative>},
     .encode_block = {&encode_block<&encode_signed>, &encode_block<&encode_not_negative>},
-    .encode_pair = &encode_pair,
     .join_master = &join_master,
     .split_master = &split_master,
 };

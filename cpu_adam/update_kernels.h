@@ -19,8 +19,14 @@ struct Bf16Remainder {
 };
 inline constexpr std::size_t kStorages = 4;
 
-// Index of a storage in the table below. Throws: ContractViolation for other types.
+// Index of a storage in the tables below. Throws: ContractViolation for other types.
 std::size_t storage_index(DType param, MasterEncoding master);
+
+// Tables of functions: [kind][storage of the parameter][gradient type].
+template <typename Function>
+using StorageTable = std::array<std::array<Function, kEncodings>, kStorages>;
+template <typename Function>
+using KindTable = std::array<StorageTable<Function>, kOptimizerKinds>;
 
 // Consecutive elements of one shard that are treated alike. Pointers are aligned to their element type and no further.
 struct UpdateRun {
@@ -32,6 +38,30 @@ struct UpdateRun {
   float decay = 1;  // decay or no_decay of the constants
 };
 
+// Every function below touches exactly numel elements of each array, not a byte around them. Parameters may be written
+// past the cache: call hwy::FlushStream() before a run counts as done.
+
+struct UpdateKernels {
+  using Update = void (*)(const UpdateConstants& constants, const UpdateRun& run);
+  KindTable<Update> update = {};
+};
+
+// A run whose moments are not fp32; `moments` is not used.
+struct CodedRun : UpdateRun {
+  std::array<std::byte*, 2> codes = {};  // bf16, or 8 bits
+  std::array<float*, 2> scales = {};     // of 8-bit codes, one per kScaleBlock elements
+  RandomKey key;                         // of bf16: [Note: random words]
+  std::uint32_t first_index = 0;         // low half of the first element's index; the run does not leave its 2^32
+};
+
+// Decode, update and encode without a stop in memory, for as many whole vectors (bf16) or blocks (8 bits) from the
+// run's start as there are. They return the elements done. Null for kinds without moments.
+struct CodedKernels {
+  using Update = std::size_t (*)(const UpdateConstants& constants, const CodedRun& run);
+  KindTable<Update> bf16 = {};
+  KindTable<Update> block8 = {};  // requires: the run starts on the grid of blocks
+};
+
 // Two moments, or one, to bf16 by [Note: random words].
 struct StochasticRun {
   std::array<const float*, 2> values = {};
@@ -39,15 +69,7 @@ struct StochasticRun {
   std::size_t moments = 0;
   std::size_t numel = 0;
   RandomKey key;
-  std::uint32_t first_index = 0;  // low half of the first element's index; the run does not leave its 2^32
-};
-
-// Every function touches exactly numel elements of each array, not a byte around them.
-struct UpdateKernels {
-  // Parameters may be written past the cache: call hwy::FlushStream() before the run counts as done.
-  using Update = void (*)(const UpdateConstants& constants, const UpdateRun& run);
-  using Storages = std::array<std::array<Update, kEncodings>, kStorages>;
-  std::array<Storages, kOptimizerKinds> update = {};  // [kind][storage of the parameter][gradient type]
+  std::uint32_t first_index = 0;  // as above
 };
 
 // Between fp32 and the other encodings of states; definitions in core/state_encodings.h.
@@ -59,9 +81,6 @@ struct StateKernels {
   void (*round_stochastically)(const StochasticRun& run) = nullptr;
   std::array<DecodeBlock, 2> decode_block = {};  // [MomentRange]
   std::array<EncodeBlock, 2> encode_block = {};  // [MomentRange]
-  // The same for a signed and a not negative moment at once. Returns their scales.
-  std::array<float, 2> (*encode_pair)(const std::array<const float*, 2>& values,
-                                      const std::array<std::uint8_t*, 2>& codes, std::size_t numel) = nullptr;
   void (*join_master)(const std::uint16_t* param, const std::uint16_t* remainder, float* master,
                       std::size_t numel) = nullptr;
   void (*split_master)(const float* master, std::uint16_t* param, std::uint16_t* remainder,
@@ -75,6 +94,7 @@ const StateKernels& state_kernels(Isa isa);
 // Null where `isa` is not a vector unit that this processor can run.
 const UpdateKernels* simd_update_kernels(Isa isa);
 const StateKernels* simd_state_kernels(Isa isa);
+const CodedKernels* simd_coded_kernels(Isa isa);
 
 namespace scalar {
 // The definition, one element at a time. The vector code must equal it bit for bit and calls it for the elements that

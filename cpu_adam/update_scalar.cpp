@@ -38,8 +38,8 @@ constexpr std::array<UpdateKernels::Update, kEncodings> kRow = {
     &update_run<kKind, Storage, F32>, &update_run<kKind, Storage, Bf16>, &update_run<kKind, Storage, F16>};
 
 template <OptimizerKind kKind>
-constexpr UpdateKernels::Storages kRows = {kRow<kKind, F32>, kRow<kKind, Bf16>, kRow<kKind, F16>,
-                                           kRow<kKind, Bf16Remainder>};
+constexpr StorageTable<UpdateKernels::Update> kRows = {kRow<kKind, F32>, kRow<kKind, Bf16>, kRow<kKind, F16>,
+                                                       kRow<kKind, Bf16Remainder>};
 
 constexpr UpdateKernels kKernels = {.update = {kRows<OptimizerKind::AdamW>, kRows<OptimizerKind::Adam>,
                                                kRows<OptimizerKind::Lion>, kRows<OptimizerKind::Momentum>,

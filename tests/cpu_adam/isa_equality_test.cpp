@@ -210,35 +210,6 @@ TEST(IsaEquality, EightBitBlocks) {
   }
 }
 
-TEST(IsaEquality, PairsOfEightBitBlocks) {
-  std::mt19937_64 random(20260109);
-  for (const Isa isa : vector_isas()) {
-    for (int style = 0; style <= 5; ++style) {
-      for (std::size_t numel = 0; numel <= kScaleBlock; numel += 1 + numel / 9) {
-        SCOPED_TRACE(std::string(name_of(isa)) + ", style " + std::to_string(style) + " x " + std::to_string(numel));
-        const GuardedArray first(DType::F32, numel, 1), second(DType::F32, numel, 2);
-        const GuardedArray actual[] = {{DType::U8, numel, 3}, {DType::U8, numel, 1}};
-        const GuardedArray expected[] = {{DType::U8, numel, 3}, {DType::U8, numel, 1}};
-        fill_moment(first, random, style);
-        fill_moment(second, random, style == 5 ? 1 : 5 - style);
-        const auto encode = [&](const StateKernels& kernels, const GuardedArray* codes) {
-          return kernels.encode_pair({first.span().as<float>(), second.span().as<float>()},
-                                     {codes[0].span().as<std::uint8_t>(), codes[1].span().as<std::uint8_t>()}, numel);
-        };
-
-        const std::array<float, 2> scales = encode(state_kernels(isa), actual);
-
-        const std::array<float, 2> expected_scales = encode(scalar::state_kernels(), expected);
-        for (std::size_t k = 0; k < 2; ++k) {
-          ASSERT_EQ(float_bits(scales[k]), float_bits(expected_scales[k]));
-          ASSERT_TRUE(actual[k].same_elements(expected[k]));
-          ASSERT_TRUE(actual[k].guards_intact());
-        }
-      }
-    }
-  }
-}
-
 TEST(IsaEquality, EveryEightBitCodeDecodesAlike) {
   std::vector<std::uint8_t> codes(256);
   for (std::size_t i = 0; i < 256; ++i) codes[i] = static_cast<std::uint8_t>(i);
