@@ -20,13 +20,13 @@ namespace {
 template <OptimizerKind kKind, typename Storage, typename Grad>
 std::size_t update_bf16(const UpdateConstants& constants, const CodedRun& run) {
   const VectorStep<kKind, Storage, Grad> step(constants, run);
-  return update_vectors<Storage>(step, Bf16Moments(run), run.numel);
+  Bf16Moments moments(run);
+  return update_vectors<Storage>(step, moments, run.numel);
 }
 
 // A block's moments in fp32 while its scales are not known.
 struct Stage {
   alignas(64) float values[2][kScaleBlock];
-  float inverse[2];
 };
 
 // 8-bit moments of one block: codes are decoded on load, what is stored goes to the stage.
@@ -59,77 +59,28 @@ struct StagedMoments {
   IntVector largest[2];
 };
 
-// Blocks in a pipeline of two stages: one is decoded and updated while the one before is encoded. The update waits for
-// the divider, the encoding for nothing, so the two in one loop take little more than the longer of them.
-template <OptimizerKind kKind, typename Storage, typename Grad>
-class BlockPipeline {
- public:
-  BlockPipeline(const UpdateConstants& constants, const CodedRun& run)
-      : run_(run), step_(constants, run), stream_(can_stream<Storage>(step_)) {}
-
-  void run_blocks(std::size_t blocks) {
-    for (std::size_t block = 0; block <= blocks; ++block) {
-      const bool updates = block<blocks, encodes = block> 0;
-      if (updates && encodes) {
-        stream_ ? tile<true, true, true>(block) : tile<true, true, false>(block);
-      } else if (updates) {
-        stream_ ? tile<true, false, true>(block) : tile<true, false, false>(block);
-      } else if (encodes) {
-        tile<false, true, false>(block);
-      }
-    }
-  }
-
- private:
-  static constexpr std::size_t kMoments = moments_of(kKind);
-  static constexpr bool kCanStream = std::is_same_v<Storage, Bf16> || std::is_same_v<Storage, F16>;
-
-  // Updates `block` and encodes the one before it.
-  template <bool kUpdates, bool kEncodes, bool kStream>
-  void tile(std::size_t block) {
-    Stage& now = stages_[block % 2];
-    Stage& before = stages_[(block + 1) % 2];
-    StagedMoments moments(run_, kUpdates ? block : 0, now);
-    // The step's pointers are those of the run; the moments count from the block's start.
-    const std::size_t first = block * kScaleBlock;
-    std::uint8_t* codes[2] = {};
-    FloatVector inverse[2];
-    for (std::size_t k = 0; k < kMoments; ++k) {
-      if constexpr (kEncodes) codes[k] = StagedMoments::code_at(run_, k, block - 1);
-      inverse[k] = hn::Set(Floats(), kEncodes ? before.inverse[k] : 0.0f);
-    }
-    const auto step = step_.shifted(first);
-    for (std::size_t i = 0; i < kScaleBlock; i += 2 * kLanes) {
-      if constexpr (kUpdates) update_pair<Storage, kStream && kCanStream>(step, moments, i);
-      if constexpr (kEncodes) {
-        for (std::size_t j = i; j < i + 2 * kLanes; j += kLanes) {
-          Coder<true>::encode_vector(before.values[0] + j, inverse[0], codes[0] + j);
-          if constexpr (kMoments == 2) Coder<false>::encode_vector(before.values[1] + j, inverse[1], codes[1] + j);
-        }
-      }
-    }
-    for (std::size_t k = 0; k < kMoments; ++k) {
-      // Without an inverse there is nothing to encode: the block is zero, tiny or broken.
-      if (kEncodes && before.inverse[k] == 0) std::fill_n(codes[k], kScaleBlock, std::uint8_t{0});
-      if constexpr (kUpdates) {
-        const auto bits = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(Ints(), moments.largest[k])));
-        const BlockScale scale = block_scale(bits);
-        run_.scales[k][block] = scale.stored;
-        now.inverse[k] = scale.inverse;
-      }
-    }
-  }
-
-  const CodedRun& run_;
-  const VectorStep<kKind, Storage, Grad> step_;
-  const bool stream_;
-  Stage stages_[2];
-};
+template <bool kSigned>
+HWY_INLINE float encode_staged(const float* values, IntVector largest, std::uint8_t* codes) {
+  const BlockScale scale = block_scale(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(Ints(), largest))));
+  Coder<kSigned>::encode_from(0, values, scale.inverse, codes, kScaleBlock);
+  return scale.stored;
+}
 
 template <OptimizerKind kKind, typename Storage, typename Grad>
 std::size_t update_block8(const UpdateConstants& constants, const CodedRun& run) {
+  const VectorStep<kKind, Storage, Grad> step(constants, run);
   const std::size_t blocks = run.numel / kScaleBlock;
-  BlockPipeline<kKind, Storage, Grad>(constants, run).run_blocks(blocks);
+  Stage stage;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    StagedMoments moments(run, block, stage);
+    update_vectors<Storage>(step.shifted(block * kScaleBlock), moments, kScaleBlock);
+    run.scales[0][block] =
+        encode_staged<true>(stage.values[0], moments.largest[0], StagedMoments::code_at(run, 0, block));
+    if constexpr (moments_of(kKind) == 2) {
+      run.scales[1][block] =
+          encode_staged<false>(stage.values[1], moments.largest[1], StagedMoments::code_at(run, 1, block));
+    }
+  }
   return blocks * kScaleBlock;
 }
 

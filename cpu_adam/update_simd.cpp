@@ -34,7 +34,8 @@ UpdateRun rest_of(const UpdateRun& run, std::size_t first) {
 template <OptimizerKind kKind, typename Storage, typename Grad>
 void update_run(const UpdateConstants& constants, const UpdateRun& run) {
   const VectorStep<kKind, Storage, Grad> step(constants, run);
-  const std::size_t done = update_vectors<Storage>(step, Fp32Moments(run), run.numel);
+  Fp32Moments moments(run);
+  const std::size_t done = update_vectors<Storage>(step, moments, run.numel);
   if (done == run.numel) return;
   constexpr auto kind = static_cast<std::size_t>(kKind);
   scalar::update_kernels().update[kind][Storage::kIndex][Grad::kIndex](constants, rest_of<Storage, Grad>(run, done));

@@ -190,7 +190,7 @@ HWY_INLINE void update_pair(const Step& step, Moments& moments, std::size_t i) {
 
 // As many whole vectors as there are. Returns the elements done.
 template <typename Storage, typename Step, typename Moments>
-HWY_INLINE std::size_t update_vectors(const Step step, Moments moments, std::size_t numel) {
+HWY_INLINE std::size_t update_vectors(const Step step, Moments& moments, std::size_t numel) {
   std::size_t i = 0;
   if constexpr (std::is_same_v<Storage, Bf16> || std::is_same_v<Storage, F16>) {
     if (can_stream<Storage>(step)) {
