@@ -26,7 +26,7 @@ std::vector<std::string> adam_bench_states();
 // ago: what else the machine does then meets all of them alike. The memory ceiling of a round is the best of its loops.
 // STREAM's triad is measured beside them.
 // Returns (rates are medians over rounds, of the first entry) numel, threads, rounds, params_per_second,
-// ceiling_params_per_second, peers (empty here; bench/adam_vs_torch.py fills it), and per entry the same with spread.
+// ceiling_params_per_second, peers (empty here; bench/adam_vs_peers.py has them), and per entry the same with spread.
 // Allocates options.numel * 16 bytes and 3/4 GiB for the triad at most. Throws: ConfigError on zero numel or rounds and
 // unknown states; OutOfBudget.
 nlohmann::json run_adam_bench(const AdamBenchOptions& options);

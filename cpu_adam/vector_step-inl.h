@@ -151,7 +151,7 @@ struct Bf16Moments {
   BitsVector first_key, second_key, first_index, word;
 };
 
-// Pointers to 16-bit parameters that are written, and to nothing for fp32 ones, whose master is written already.
+// Writes 16-bit parameters; an fp32 parameter is the master and is written already.
 template <typename Storage, typename Step>
 HWY_INLINE void store_param(const Step& step, std::size_t i, FloatVector updated) {
   if constexpr (std::is_same_v<Storage, Bf16Remainder>) {
@@ -163,7 +163,9 @@ HWY_INLINE void store_param(const Step& step, std::size_t i, FloatVector updated
 
 // [Note: streamed parameters] Whole vectors of 16-bit parameters are written past the cache where they are aligned: a
 // step that does not read the parameter would with a plain store first fetch the line it overwrites, 2 bytes more per
-// element. docs/cpu-adam.md has what was measured.
+// element. 7 to 9 % faster in the median of 9 interleaved rounds on a two-core Zen 3 guest (AVX2), 4 % on a Zen 5 guest
+// (AVX-512). Streaming masters and moments too gained nothing on either, and neither did software prefetch of 128 to
+// 1,024 elements or ranges of 16 Ki to 1 Mi elements.
 template <typename Storage, typename Step>
 bool can_stream(const Step& step) {
   if constexpr (std::is_same_v<Storage, Bf16> || std::is_same_v<Storage, F16>) {
