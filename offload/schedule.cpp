@@ -6,11 +6,15 @@
 
 namespace strata::offload {
 
-Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses)
-    : mode_(std::move(mode)), accesses_(std::move(accesses)) {
+Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses,
+                   const std::optional<std::vector<PieceId>>& kept)
+    : mode_(std::move(mode)), accesses_(std::move(accesses)), planned_(kept.has_value()) {
   STRATA_EXPECTS(accesses_.size() < std::numeric_limits<std::uint32_t>::max(), "schedule too long");
   for (std::size_t i = 0; i < accesses_.size(); ++i) {
     positions_[key(accesses_[i].piece)].push_back(static_cast<std::uint32_t>(i));
+  }
+  if (kept) {
+    for (const PieceId piece : *kept) kept_.insert(key(piece));
   }
 }
 

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "offload/shard.h"
@@ -22,13 +24,18 @@ class Schedule {
  public:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
-  Schedule(std::string mode, std::vector<ScheduledAccess> accesses);
+  // `kept`: the pages that stay in host memory from one repetition to the next (look_ahead.h chooses them); all others
+  // stream through the slots that are left. Without a plan, the pages in memory are those that are used soonest.
+  Schedule(std::string mode, std::vector<ScheduledAccess> accesses,
+           const std::optional<std::vector<PieceId>>& kept = std::nullopt);
 
   const std::string& mode() const { return mode_; }
   std::size_t size() const { return accesses_.size(); }
   const ScheduledAccess& at(std::uint64_t position) const { return accesses_[position % accesses_.size()]; }
   // First position >= `from` at which `piece` is accessed; kNever when this schedule never does.
   std::uint64_t next_use(PieceId piece, std::uint64_t from) const;
+  bool keeps(PieceId piece) const { return kept_.contains(key(piece)); }
+  bool planned() const { return planned_; }
   // FNV-1a over the accesses: ranks compare it once.
   std::uint64_t hash() const;
 
@@ -40,6 +47,8 @@ class Schedule {
   std::vector<ScheduledAccess> accesses_;
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>>
       positions_;  // of each piece within one repetition, ascending
+  bool planned_;
+  std::unordered_set<std::uint64_t> kept_;
 };
 
 }  // namespace strata::offload

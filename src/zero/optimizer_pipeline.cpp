@@ -36,9 +36,10 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
   for (std::uint64_t first = 0; first < numel;) {
     std::uint64_t end = numel;
     for (std::size_t i = 0; i < shards.count(); ++i) {
-      const std::uint64_t of_piece = store.piece_numel(store.spec(shards.shard(i)).dtype);
-      if (first % of_piece == 0) on_piece(i, {shards.shard(i), static_cast<std::uint32_t>(first / of_piece)});
-      end = std::min(end, (first / of_piece + 1) * of_piece);
+      const offload::PieceId piece = store.piece_at(shards.shard(i), first);
+      const offload::PieceRange range = store.range(piece);
+      if (first == range.first) on_piece(i, piece);
+      end = std::min(end, range.first + range.numel);
     }
     on_chunk(first, end - first);
     first = end;

@@ -83,13 +83,15 @@ std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardSto
   for (const Action& action : actions) {
     if (action.kind != Action::Kind::Unshard) continue;
     const offload::ShardId param = shards[action.index].param;
-    if (!store.paged(param) || store.device_address(param) != nullptr) continue;
-    for (std::uint32_t p = 0; p < store.pieces(param); ++p) accesses.push_back({{param, p}, offload::Access::Read});
+    if (store.device_address(param) != nullptr) continue;
+    for (std::uint32_t p = 0; p < store.pieces(param); ++p) {
+      if (store.paged({param, p})) accesses.push_back({{param, p}, offload::Access::Read});
+    }
   }
   if (updates == nullptr) return accesses;
   for (const UpdateShards& update : *updates) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
-      if (!store.paged(piece.shard)) return;
+      if (!store.paged(piece)) return;
       if (site == UpdateSite::Device && store.device_address(piece.shard) != nullptr) return;
       accesses.push_back({piece, update.access(position)});
     };

@@ -1,0 +1,198 @@
+// What the store does with its slots: which page goes, what is read ahead, what is written behind.
+#include <algorithm>
+
+#include "offload/shard_store.h"
+
+namespace strata::offload {
+namespace {
+
+// An access that comes this much later in the schedule still moves the cursor; one farther away is a stray.
+constexpr std::uint64_t kResyncDistance = 64;
+// Evictions that the prefetcher keeps under way at once: enough to keep a drive's queue busy, few enough that what it
+// throws out was really the farthest.
+constexpr std::size_t kMaxLeaving = 8;
+
+std::uint64_t pack(PieceId piece) {
+  return (static_cast<std::uint64_t>(piece.shard.index) << 32) | piece.piece;
+}
+PieceId unpack(std::uint64_t key) {
+  return {{static_cast<std::uint32_t>(key >> 32)}, static_cast<std::uint32_t>(key)};
+}
+
+}  // namespace
+
+bool ShardStore::kept(Lock&, PieceId piece) const {
+  return (schedule_ && schedule_->keeps(piece)) || (following_ && following_->keeps(piece));
+}
+
+bool ShardStore::wanted_soon(Lock& lock, PieceId piece) const {
+  return kept(lock, piece) || (schedule_ && schedule_->next_use(piece, position_) < front_);
+}
+
+// A caller rather waits for a page on its way out than for the cache, or the window, to be emptied. When nothing is on
+// its way, any page may go, so that every caller ends.
+std::optional<PieceId> ShardStore::victim_for_caller(Lock& lock) const {
+  if (evictable_.empty()) return std::nullopt;
+  const PieceId victim = unpack(evictable_.rbegin()->second);
+  if (leaving_ > 0 && wanted_soon(lock, victim)) return std::nullopt;
+  return victim;
+}
+
+// A prefetch evicts neither what is used before the page that it serves, nor what is kept.
+std::optional<PieceId> ShardStore::victim_for_prefetch(Lock& lock, std::uint64_t wanted_at) const {
+  if (evictable_.empty()) return std::nullopt;
+  const PieceId victim = unpack(evictable_.rbegin()->second);
+  if (kept(lock, victim) || schedule_->next_use(victim, position_) <= wanted_at) return std::nullopt;
+  return victim;
+}
+
+// A free slot, or that of `victim` when it can go at once.
+std::optional<std::size_t> ShardStore::take_slot(Lock& lock, std::optional<PieceId> victim) {
+  if (auto slot = slots_.try_acquire()) return slot;
+  if (!victim || page(*victim).dirty) return std::nullopt;
+  drop(lock, *victim);
+  return slots_.try_acquire();
+}
+
+// A blocked caller needs one slot: as many pages leave as callers wait, which does not empty the cache.
+void ShardStore::make_room_for_callers(Lock& lock, Transfers& transfers) {
+  while (leaving_ < queue_.size()) {
+    const std::optional<PieceId> victim = victim_for_caller(lock);
+    if (!victim || !page(*victim).dirty) return;
+    start_leaving(lock, *victim, AfterWrite::Drop, transfers);
+  }
+}
+
+void ShardStore::start_arrival(Lock&, PieceId piece, std::size_t slot, IoUrgency urgency, Transfers& transfers) {
+  Page& p = page(piece);
+  p.slot = slot;
+  p.state = State::Arriving;
+  p.arrival = EventSource();
+  p.arrival.submit();  // the transfer is decided: it starts before this call's caller returns
+  ++in_flight_;
+  transfers.push_back({piece, Transfer::Direction::In, urgency});
+}
+
+// Requires: Resident, dirty, without pins.
+void ShardStore::start_leaving(Lock& lock, PieceId piece, AfterWrite after, Transfers& transfers) {
+  Page& p = page(piece);
+  remove_evictable(lock, piece);
+  p.state = State::Leaving;
+  p.dropping = after == AfterWrite::Drop;
+  ++leaving_;
+  ++in_flight_;
+  if (!cacheable(piece)) ++uncached_leaving_;
+  transfers.push_back({piece, Transfer::Direction::Out, IoUrgency::Demand});
+}
+
+// A Resident page without pins: cached, written behind, written through, or dropped.
+void ShardStore::settle(Lock& lock, PieceId piece, Transfers& transfers) {
+  Page& p = page(piece);
+  if (failure_) {
+    make_evictable(lock, piece);
+  } else if (!cacheable(piece)) {
+    p.dirty ? start_leaving(lock, piece, AfterWrite::Drop, transfers) : drop(lock, piece);
+  } else if (p.dirty && schedule_ && schedule_->planned() && !wanted_soon(lock, piece)) {
+    // It must go before it is used again: now, while the drive may be idle, and not when a read waits for its slot.
+    start_leaving(lock, piece, AfterWrite::Keep, transfers);
+  } else {
+    make_evictable(lock, piece);
+  }
+}
+
+void ShardStore::drop(Lock& lock, PieceId piece) {
+  remove_evictable(lock, piece);
+  Page& p = page(piece);
+  slots_.release(p.slot);
+  p.state = State::Absent;
+  if (schedule_) prefetched_ = std::min(prefetched_, schedule_->next_use(piece, position_));
+}
+
+void ShardStore::make_evictable(Lock&, PieceId piece) {
+  Page& p = page(piece);
+  p.rank = policy_->rank({piece, schedule_.get(), position_, following_.get(), tick_});
+  evictable_.emplace(p.rank, pack(piece));
+}
+
+void ShardStore::remove_evictable(Lock&, PieceId piece) {
+  evictable_.erase({page(piece).rank, pack(piece)});
+}
+
+void ShardStore::note_access(Lock& lock, PieceId piece) {
+  ++tick_;
+  if (!schedule_ || schedule_->size() == 0) return;
+  if (schedule_->at(position_).piece == piece) {
+    move_to(lock, position_ + 1);
+    return;
+  }
+  ++stats_.off_schedule;
+  const std::uint64_t next = schedule_->next_use(piece, position_);
+  if (next == Schedule::kNever || next - position_ > kResyncDistance) return;
+  move_to(lock, next + 1);
+  prefetched_ = position_;  // what the skipped accesses would have brought in is not there
+}
+
+// Moves the window: it ends before the first access that would exceed the look-ahead.
+void ShardStore::move_to(Lock& lock, std::uint64_t position) {
+  for (; position_ < position; ++position_) {
+    if (front_ > position_) ahead_ -= window_pages(lock, position_);
+  }
+  front_ = std::max(front_, position_);
+  const std::uint64_t most = options_.look_ahead_bytes / slots_.slot_bytes();
+  while (most > 0 && front_ < position_ + schedule_->size() && ahead_ + window_pages(lock, front_) <= most) {
+    ahead_ += window_pages(lock, front_++);
+  }
+  prefetched_ = std::max(prefetched_, position_);
+}
+
+// What the access at `position` takes of the look-ahead: a slot, unless its page is kept or no cached page is needed.
+std::uint64_t ShardStore::window_pages(Lock& lock, std::uint64_t position) const {
+  const PieceId piece = schedule_->at(position).piece;
+  return paged(piece) && cacheable(piece) && !kept(lock, piece) ? 1 : 0;
+}
+
+// Starts reads of what the window still lacks, as far as free slots and pages used later than that allow.
+void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
+  if (!schedule_ || schedule_->size() == 0 || options_.look_ahead_bytes == 0 || !queue_.empty() || failure_) return;
+  std::size_t without_slot = 0;  // reads of the window that wait for a page to leave
+  for (std::uint64_t at = prefetched_; at < front_; ++at) {
+    if (without_slot == 0) prefetched_ = at;
+    const ScheduledAccess& access = schedule_->at(at);
+    if (!reads(access.access) || !paged(access.piece) || !cacheable(access.piece)) continue;
+    Page& p = page(access.piece);
+    if (p.state == State::Leaving) p.dropping = false;  // stays after all
+    if (p.state != State::Absent) continue;
+    // A page that is written first must not be read now: the bytes would be thrown away.
+    if (schedule_->next_use(access.piece, position_) != at) continue;
+    const std::optional<PieceId> victim = victim_for_prefetch(lock, at);
+    if (const auto slot = take_slot(lock, victim)) {
+      start_arrival(lock, access.piece, *slot, IoUrgency::Prefetch, transfers);
+      continue;
+    }
+    // One page leaves per read that waits: this runs again at every access and completion, so asking for more each time
+    // would empty the cache while the first page is still being written.
+    if (!victim) return;
+    if (leaving_ <= without_slot) start_leaving(lock, *victim, AfterWrite::Drop, transfers);
+    if (++without_slot >= kMaxLeaving) return;
+  }
+  if (without_slot == 0) prefetched_ = std::max(prefetched_, front_);
+}
+
+void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following) {
+  Transfers transfers;
+  {
+    Lock lock(mutex_);
+    schedule_ = std::move(schedule);
+    following_ = std::move(following);
+    position_ = front_ = ahead_ = prefetched_ = 0;
+    if (schedule_ && schedule_->size() > 0) move_to(lock, 0);
+    std::vector<std::uint64_t> cached;
+    for (const auto& [rank, key] : evictable_) cached.push_back(key);
+    evictable_.clear();
+    for (const std::uint64_t key : cached) make_evictable(lock, unpack(key));
+    prefetch(lock, transfers);
+  }
+  start(transfers);
+}
+
+}  // namespace strata::offload
