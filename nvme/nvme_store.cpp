@@ -50,19 +50,26 @@ std::size_t block_bytes(const DeviceProfile& profile, const SwapFile& file) {
                                file.extent_alignment());
 }
 
+IoQueueOptions queue_options(const NvmeOptions& options, std::size_t path, const SwapFile& file) {
+  const DeviceProfile profile = profile_of(options, path);
+  return {.block_bytes = block_bytes(profile, file),
+          .depth = profile.queue_depth,
+          .burst_bytes = profile.burst_bytes,
+          .trace = options.trace,
+          .trace_name = "nvme" + std::to_string(path)};
+}
+
 }  // namespace
 
-NvmeStore::Volume::Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
-                          const BackendFactory& factory, IoMeter& meter)
-    : file(path, options.mode),
-      io([&] { return factory(backend_options(options, profile, file)); },
-         {block_bytes(profile, file), profile.queue_depth}, meter) {}
+NvmeStore::Volume::Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter)
+    : file(options.paths[path], options.mode),
+      io([&] { return factory(backend_options(options, profile_of(options, path), file)); },
+         queue_options(options, path, file), meter.add_drive(options.paths[path].string())) {}
 
 NvmeStore::NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory) : budget_(budget) {
   check_options(options);
   for (std::size_t path = 0; path < options.paths.size(); ++path) {
-    volumes_.push_back(
-        std::make_unique<Volume>(options.paths[path], options, profile_of(options, path), factory, meter_));
+    volumes_.push_back(std::make_unique<Volume>(options, path, factory, meter_));
   }
 }
 

@@ -57,8 +57,7 @@ class NvmeStore final : public BlobStore {
 
  private:
   struct Volume {
-    Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
-           const BackendFactory& factory, IoMeter& meter);
+    Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter);
     SwapFile file;
     AlignedIo io;  // destroyed first: finishes what is in flight
   };
