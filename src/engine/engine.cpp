@@ -111,18 +111,13 @@ std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
 void Engine::Impl::add_shards() {
   const std::vector<StateSpec> states = config.training ? adamw_.states(config.param_type) : std::vector<StateSpec>{};
   site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
-  for (const zero::FlatLayout& layout : compute_->layouts()) {
-    const std::string& name = layout.group().name;
-    const std::uint64_t numel = layout.shard_numel();
+  for (const GroupSpecs& specs :
+       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states)) {
     zero::GroupShards shards;
-    shards.param =
-        store_->add({name + "/param", offload::ShardKind::Param, config.param_type, numel, plan.placement.param});
+    shards.param = store_->add(specs.param);
     if (config.training) {
-      shards.grad = store_->add({name + "/grad", offload::ShardKind::Grad, plan.grad_type, numel, plan.placement.grad});
-      for (const StateSpec& spec : states) {
-        shards.states.push_back(store_->add(
-            {name + "/" + spec.name, offload::ShardKind::OptimState, spec.dtype, numel, plan.placement.optimizer}));
-      }
+      shards.grad = store_->add(specs.grad);
+      for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
       updates_.push_back({shards.param, has_master() ? offload::Access::Write : offload::Access::ReadWrite, shards.grad,
                           shards.states});
     }
@@ -267,7 +262,13 @@ DriveRates Engine::Impl::rates_of_drive(std::size_t path, const DriveStats& driv
   if (profile.read_rate > 0 && profile.write_rate > 0) {
     return {profile.read_rate, profile.write_rate, profile.mixed_rate};
   }
-  return {drive.read_rate, drive.best_write_rate, 0};
+  // Before the first window of a rate is full: all that was moved so far.
+  const auto overall = [](std::uint64_t bytes, double busy) {
+    return busy > 0 ? static_cast<double>(bytes) / busy : 0;
+  };
+  return {drive.read_rate > 0 ? drive.read_rate : overall(drive.bytes_read, drive.read_busy_seconds),
+          drive.best_write_rate > 0 ? drive.best_write_rate : overall(drive.bytes_written, drive.write_busy_seconds),
+          0};
 }
 
 EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
