@@ -74,9 +74,11 @@ void print_table(const Tuned& tuned) {
   }
   if (report.rings.empty()) std::cout << "  io_uring is refused here: measured with threads\n";
   for (const nvme::RingRow& row : report.rings) {
-    std::cout << line("  %c ring %-8s  %5.3f GB/s one each way, %.3f CPU seconds a GB, +/- %.1f %%\n",
-                      row.ring == chosen.ring ? '*' : ' ', nvme::name_of(row.ring).c_str(), row.rate / 1e9,
-                      row.cpu_per_byte * 1e9, row.spread * 100);
+    std::cout << line(
+        "  %c ring %-8s  %5.3f GB/s one each way, +/- %.1f %%, %.3f CPU seconds a GB; all CPUs busy: %.3f "
+        "GB/s\n",
+        row.ring == chosen.ring ? '*' : ' ', nvme::name_of(row.ring).c_str(), row.rate / 1e9, row.spread * 100,
+        row.cpu_per_byte * 1e9, row.busy_rate / 1e9);
   }
   std::cout << "    alone: read " << gb_per_second(report.read_rate) << ", write " << gb_per_second(report.write_rate)
             << "\n";
@@ -123,6 +125,7 @@ json to_json(const Tuned& tuned) {
   for (const nvme::RingRow& row : report.rings) {
     rings.push_back({{"ring", nvme::name_of(row.ring)},
                      {"rate", row.rate},
+                     {"busy_rate", row.busy_rate},
                      {"cpu_seconds_per_gb", row.cpu_per_byte * 1e9},
                      {"spread", row.spread}});
   }
