@@ -8,9 +8,11 @@
 #include <deque>
 #include <random>
 #include <system_error>
+#include <thread>
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "nvme/backend_factory.h"
 #include "nvme/io_queue.h"
 
@@ -34,6 +36,22 @@ double cpu_seconds() {
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
+
+// As many threads as there are CPUs, computing until the end.
+class BusyCpus {
+ public:
+  explicit BusyCpus(std::size_t threads) {
+    for (std::size_t i = 0; i < threads; ++i) {
+      threads_.emplace_back([](std::stop_token stop) {
+        volatile std::uint64_t value = 1;
+        while (!stop.stop_requested()) value = value * 3;
+      });
+    }
+  }
+
+ private:
+  std::vector<std::jthread> threads_;
+};
 
 }  // namespace
 
@@ -149,6 +167,7 @@ Sample DriveProbe::measure(const Trial& trial) {
                 meter.add_drive(extent_.directory));
   Lane reads{queue, extent_, IoOp::Read, read_buffer_.span(), read_at_, window};
   Lane writes{queue, extent_, IoOp::Write, write_buffer_.span(), write_at_, window};
+  const BusyCpus others(trial.busy ? usable_cpus() : 0);
   const double cpu = cpu_seconds();
   const Clock::time_point start = Clock::now();
   do {

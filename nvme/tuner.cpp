@@ -78,7 +78,7 @@ class Tuner {
         if (block * depth <= kMostInFlight) report_.sizes.push_back({.block_bytes = block, .depth = depth});
       }
     }
-    const auto trials = static_cast<double>(2 * report_.sizes.size() + 2 * modes_.size() + 2 + kBurstBytes.size());
+    const auto trials = static_cast<double>(2 * report_.sizes.size() + 4 * modes_.size() + 2 + kBurstBytes.size());
     trial_seconds_ = std::min(kTrialSeconds, options.seconds / (trials * kLeastRounds));
     report_.rounds = std::max(kLeastRounds, static_cast<unsigned>(options.seconds / (trials * trial_seconds_)));
   }
@@ -169,26 +169,28 @@ class Tuner {
 
   void sweep_rings() {
     if (modes_.empty()) return;
-    Table rates = table(modes_.size()), cpus = rates;
+    Table rates = table(modes_.size()), busy_rates = rates, cpus = rates;
     rounds_of(modes_.size(), [&](std::size_t round, std::size_t i) {
       Trial one = trial(Pattern::Read);
       one.ring = modes_[i];
       const Outcome outcome = both_directions(one);
       rates[round][i] = both_ways(outcome.read, outcome.write);
       cpus[round][i] = outcome.cpu_per_byte;
+      one.busy = true;
+      const Outcome busy = both_directions(one);
+      busy_rates[round][i] = both_ways(busy.read, busy.write);
     });
-    const std::vector<Judged> rate = judge(rates), cpu = judge(cpus);
+    const std::vector<Judged> rate = judge(rates), busy = judge(busy_rates), cpu = judge(cpus);
     for (std::size_t i = 0; i < modes_.size(); ++i) {
-      report_.rings.push_back({modes_[i], rate[i].value, cpu[i].value, rate[i].spread});
+      report_.rings.push_back({modes_[i], rate[i].value, busy[i].value, cpu[i].value, rate[i].spread});
     }
-    const double margin = clear(rate, kClearly);
-    const double cpu_margin = clear(cpu, kCpuClearly);
     const RingRow* chosen = &report_.rings.front();
     for (const RingRow& row : report_.rings) {
-      const bool faster = row.rate > chosen->rate * (1 + margin);
+      const bool faster = row.rate > chosen->rate * (1 + clear(rate, kClearly));
       const bool as_fast = row.rate > chosen->rate * (1 - alike(rate));
-      const bool cheaper = row.cpu_per_byte < chosen->cpu_per_byte * (1 - cpu_margin);
-      if (faster || (as_fast && cheaper)) chosen = &row;
+      const bool cheaper = row.cpu_per_byte < chosen->cpu_per_byte * (1 - clear(cpu, kCpuClearly));
+      const bool holds_up = row.busy_rate > chosen->busy_rate * (1 - clear(busy, kClearly));
+      if ((faster || (as_fast && cheaper)) && holds_up) chosen = &row;
     }
     report_.profile.ring = chosen->ring;
   }

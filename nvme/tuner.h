@@ -19,6 +19,7 @@ struct Trial {
   RingMode ring = RingMode::Plain;
   std::uint64_t burst_bytes = 0;
   double seconds = 0.1;
+  bool busy = false;  // every CPU computes meanwhile, as in a training step; cpu_per_byte then means nothing
 };
 
 struct Sample {
@@ -46,7 +47,8 @@ struct SizeRow {
 };
 struct RingRow {
   RingMode ring = RingMode::Plain;
-  double rate = 0;  // as in SizeRow
+  double rate = 0;       // as in SizeRow
+  double busy_rate = 0;  // the same while every CPU computes
   double cpu_per_byte = 0;
   double spread = 0;
 };

@@ -35,6 +35,9 @@ HostDeviceOptions device_options(const EngineConfig& config) {
 nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages, std::uint64_t chunk_bytes) {
   nvme::NvmeOptions options;
   options.paths = config.nvme_paths;
+  for (const std::filesystem::path& path : options.paths) {
+    options.profiles.push_back(nvme::load_profile(path).value_or(nvme::DeviceProfile{}));
+  }
   if (config.io_block_bytes) options.block_bytes = *config.io_block_bytes;
   if (config.io_queue_depth) options.queue_depth = *config.io_queue_depth;
   if (config.io_threads > 0) options.io_threads = static_cast<unsigned>(config.io_threads);

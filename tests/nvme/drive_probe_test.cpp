@@ -32,6 +32,11 @@ TEST_F(DriveProbeTest, MeasuresEachPatternAndRing) {
   }
 }
 
+TEST_F(DriveProbeTest, MeasuresWhileEveryCpuComputes) {
+  DriveProbe probe(options_);
+  EXPECT_GT(probe.measure({.seconds = 0, .busy = true}).rate, 0);
+}
+
 TEST_F(DriveProbeTest, LeavesNothingBehind) {
   {
     DriveProbe probe(options_);

@@ -21,6 +21,7 @@ class SimulatedDrive final : public Probe {
   std::uint64_t enough_burst = 0;
   std::vector<RingMode> modes{RingMode::Plain, RingMode::Deferred, RingMode::Polled};
   std::function<Sample(RingMode)> ring = [](RingMode) { return Sample{1, 1e-10}; };  // factors
+  double busy_polling = 1;  // factor of polled rings while every CPU computes
   double noise = 0;
   double drift = 0;  // of the rate, per trial
 
@@ -33,6 +34,7 @@ class SimulatedDrive final : public Probe {
       if (trial.burst_bytes == 0 || trial.burst_bytes < enough_burst) rate *= mixed_share;
     }
     rate *= std::min(1.0, in_flight / static_cast<double>(enough_in_flight)) * ring(trial.ring).rate;
+    if (trial.busy && trial.ring == RingMode::Polled) rate *= busy_polling;
     rate *= 1 + noise * std::uniform_real_distribution<double>(-1, 1)(random_);
     rate *= 1 + drift * static_cast<double>(trials.size());
     return {rate, ring(trial.ring).cpu_per_byte};
@@ -95,6 +97,13 @@ TEST(Tune, TakesARingThatIsAsFastForClearlyLessCpu) {
 TEST(Tune, DoesNotTakeASlowerRingForItsLowCpu) {
   SimulatedDrive drive;
   drive.ring = [](RingMode mode) { return mode == RingMode::Deferred ? Sample{0.8, 0.1e-10} : Sample{1, 1e-10}; };
+  EXPECT_EQ(tune(drive, {}).profile.ring, RingMode::Plain);
+}
+
+TEST(Tune, DoesNotTakeARingThatLosesItsSpeedWhenTheCpusCompute) {
+  SimulatedDrive drive;
+  drive.ring = [](RingMode mode) { return Sample{mode == RingMode::Polled ? 1.3 : 1, 1e-10}; };
+  drive.busy_polling = 0.2;
   EXPECT_EQ(tune(drive, {}).profile.ring, RingMode::Plain);
 }
 
