@@ -48,15 +48,20 @@ int bench_nvme(const Arguments& arguments) {
                "bench nvme");
   bench::NvmeBenchOptions options;
   std::string bytes;
+  std::string block_bytes;
   bool json = false;
-  app.add_option("--dir", options.dir, "an existing folder on the drive")->required();
+  app.add_option("--dir", options.dirs, "an existing folder on the drive; given again: one on another, striped")
+      ->required()
+      ->allow_extra_args(false);
   app.add_option("--bytes", bytes, "moved per measurement, e.g. 256MiB");
-  app.add_option("--block-bytes", options.block_bytes, "largest request")->check(CLI::PositiveNumber);
-  app.add_option("--queue-depth", options.queue_depth, "requests in flight")->check(CLI::PositiveNumber);
+  app.add_option("--block-bytes", block_bytes, "largest request, e.g. 1MiB");
+  app.add_option("--queue-depth", options.queue_depth, "requests in flight per drive")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("!--no-fio", options.with_fio, "leave fio out");
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
   if (!bytes.empty()) options.bytes = parse_bytes(bytes);
+  if (!block_bytes.empty()) options.block_bytes = parse_bytes(block_bytes);
   show(bench::run_nvme_bench(options), json, bench::format_nvme_bench);
   return kDone;
 }

@@ -64,6 +64,7 @@ JSON = ["src/hf/", "src/engine/", "src/cli/", "bench/", "nvme/device_profile.cpp
 VENDORS = {
     "liburing.h": ["nvme/uring_backend.cpp"],
     "spdlog/": ["src/core/log.cpp"],
+    "hwloc.h": ["src/core/memory_nodes.cpp"],
     "ATen/": TORCH,
     "c10/": TORCH,
     "torch/": TORCH,
@@ -224,7 +225,7 @@ class MadeUpTree(unittest.TestCase):
         self.refused("src/core/bad.h", "#include <offload/tier.h>\n")
 
     def test_each_vendor_stays_in_its_place(self):
-        for header in ("liburing.h", "spdlog/spdlog.h", "ATen/core/Tensor.h", "c10/core/Device.h", "torch/torch.h",
+        for header in ("liburing.h", "hwloc.h", "spdlog/spdlog.h", "ATen/core/Tensor.h", "c10/core/Device.h", "torch/torch.h",
                        "cuda.h", "cuda_runtime.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "nlohmann/json.hpp",
                        "hwy/highway.h", "xxhash.h"):
             with self.subTest(header=header):

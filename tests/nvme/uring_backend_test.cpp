@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "nvme/backend_factory.h"
 #include "nvme/file_descriptor.h"
+#include "support/proc.h"
 #include "support/temp_dir.h"
 
 namespace strata::nvme {
@@ -89,6 +90,16 @@ TEST(UringBackend, RegistersRegionsLargerThanOneGibibyteInPieces) {
   std::array<IoCompletion, 1> out;
   ASSERT_EQ(backend.complete(out), 1u);
   EXPECT_EQ(out[0].result, static_cast<std::int64_t>(seam.size()));
+}
+
+TEST(UringBackend, LocksTheMemoryItRegistersAndNothingMore) {
+  Budget budget("host", std::uint64_t{1} << 30);
+  const Buffer memory = allocate_host(budget, (std::size_t{64} << 20) + 3 * kPageBytes, MemoryTag::Staging);
+  const std::uint64_t before = test::status_bytes("VmPin");
+  UringBackend backend({.regions = {memory.span()}});
+  if (!backend.buffers_registered()) GTEST_SKIP() << "this user may not lock 64 MiB of memory";
+
+  EXPECT_EQ(test::status_bytes("VmPin") - before, memory.bytes());
 }
 
 TEST(UringBackend, ExplainsWhyTheKernelGivesNoRing) {
