@@ -129,7 +129,7 @@ Extent DriveProbe::reserve(const char* name, std::uint64_t bytes) {
   extent.fd = file_.fd();
   extent.bytes = extent.padded_bytes = align_up(align_up(bytes, kTransferBytes), file_.extent_alignment());
   extent.alignment = file_.request_alignment();
-  extent.offset = file_.grow(extent.padded_bytes, extent.name);
+  extent.offset = file_.take(extent.padded_bytes, extent.name);
   return extent;
 }
 

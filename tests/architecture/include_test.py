@@ -74,7 +74,8 @@ VENDORS = {
     "CLI/": ["src/cli/"],
     "nlohmann/": JSON,
     "hwy/": ["cpu_adam/", "bench/"],
-    "xxhash.h": ["src/data/", "src/engine/", "nvme/"],
+    "xxhash.h": ["src/data/", "src/engine/", "nvme/checksum.cpp"],
+    "xxh_x86dispatch.h": ["nvme/checksum.cpp"],
 }
 
 # Headers of the C library and the kernel that need no entry above; those of C++ have neither "/" nor ".".
