@@ -78,9 +78,13 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
+  std::string pages;
+  app.add_option("--pages", pages, "without --host-budget: memory for reading ahead and writing behind");
+  app.add_option("--trace", options.trace, "write a Chrome trace of the steps on NVMe");
   app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
+  if (!pages.empty()) options.page_bytes = parse_bytes(pages);
   if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
   show(bench::run_step_bench(options), json, bench::format_step_bench);
   return kDone;
