@@ -56,12 +56,6 @@ std::vector<Judged> judge(const std::vector<std::vector<double>>& rounds) {
   return judged;
 }
 
-double median_spread(const std::vector<Judged>& judged) {
-  std::vector<double> spreads;
-  for (const Judged& one : judged) spreads.push_back(one.spread);
-  return median(spreads);
-}
-
 // What one candidate gave in one round.
 struct Outcome {
   double read = 0, write = 0, cpu_per_byte = 0;
@@ -123,14 +117,18 @@ class Tuner {
   using Table = std::vector<std::vector<double>>;  // [round][candidate]
   Table table(std::size_t candidates) const { return Table(report_.rounds, std::vector<double>(candidates)); }
   // The standard error of a median is about 1.9 MAD / sqrt(n).
-  double standard_error(const std::vector<Judged>& judged) const {
-    return 1.9 * median_spread(judged) / std::sqrt(static_cast<double>(report_.rounds));
-  }
+  double standard_error(double spread) const { return 1.9 * spread / std::sqrt(static_cast<double>(report_.rounds)); }
   // Two candidates within this are as good as each other ...
-  double alike(const std::vector<Judged>& judged) const { return std::max(kAsGood, standard_error(judged)); }
-  // ... and beyond this, two deviations of their difference, they are not.
+  double alike(const std::vector<Judged>& judged) const {
+    std::vector<double> spreads;
+    for (const Judged& one : judged) spreads.push_back(one.spread);
+    return std::max(kAsGood, standard_error(median(spreads)));
+  }
+  // ... and beyond this, two deviations of a difference with the noisiest of them, they are not.
   double clear(const std::vector<Judged>& judged, double least) const {
-    return std::max(least, 2 * std::sqrt(2.0) * standard_error(judged));
+    double spread = 0;
+    for (const Judged& one : judged) spread = std::max(spread, one.spread);
+    return std::max(least, 2 * std::sqrt(2.0) * standard_error(spread));
   }
 
   void sweep_sizes() {

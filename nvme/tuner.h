@@ -70,7 +70,7 @@ struct TuneReport {
 };
 
 struct TuneOptions {
-  double seconds = 25;  // about, for all trials; at least three rounds are made
+  double seconds = 30;  // about, for all trials; at least three rounds are made
 };
 
 // Three sweeps, each on what the one before chose: request size and depth, ring mode, mixing. In each, rounds of all

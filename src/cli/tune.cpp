@@ -190,7 +190,7 @@ int run_tune(const Arguments& arguments) {
   bool as_json = false, dry_run = false;
   app.add_option("--nvme", directories, "a folder on the drive; may be given several times")->required();
   app.add_option("--bytes", bytes, "size of the file that is measured on, at least 8MiB (default 1GiB)");
-  app.add_option("--seconds", how.seconds, "about, per folder (default 25)")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", how.seconds, "about, per folder (default 30)")->check(CLI::PositiveNumber);
   app.add_option("--sustained", sustained, "also write so much in one go, to see the rate past the drive's fast cache");
   app.add_flag("--json", as_json, "print one JSON object");
   app.add_flag("--dry-run", dry_run, "check folders and space, say what would be done, write nothing");
