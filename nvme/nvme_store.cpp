@@ -104,7 +104,6 @@ NvmeStore::~NvmeStore() {
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [this] { return in_flight_ == 0; });
   }
-  checkers_.clear();
   spares_->stop();
 }
 

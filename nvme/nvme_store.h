@@ -118,12 +118,13 @@ class NvmeStore final : public BlobStore {
   std::optional<Striping> striping_;  // guarded by mutex_
   std::optional<PathRates> rates_;    // guarded by mutex_
   IoMeter meter_;
+  // One per path compute checksums; none without checksums. Outlive the I/O threads, which post to them.
+  std::vector<std::unique_ptr<ThreadExecutor>> checkers_;
   std::vector<std::unique_ptr<Volume>> volumes_;  // destroyed before what is above
   std::uint64_t alignment_ = 1;                   // of the places of chunks: what suits every path
   std::uint64_t chunk_bytes_ = 0;
   bool tracked_ = false;  // each transfer is followed to its end: several paths, or checksums
   std::optional<SpareChunks> spares_;
-  std::vector<std::unique_ptr<ThreadExecutor>> checkers_;  // one per path compute checksums; none without checksums
 };
 
 }  // namespace strata::nvme
