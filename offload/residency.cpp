@@ -138,7 +138,7 @@ void ShardStore::move_to(Lock& lock, std::uint64_t position) {
     if (front_ > position_) ahead_ -= window_pages(lock, position_);
   }
   front_ = std::max(front_, position_);
-  const std::uint64_t most = options_.look_ahead_bytes / slots_.slot_bytes();
+  const std::uint64_t most = look_ahead_bytes_ / slots_.slot_bytes();
   while (most > 0 && front_ < position_ + schedule_->size() && ahead_ + window_pages(lock, front_) <= most) {
     ahead_ += window_pages(lock, front_++);
   }
@@ -153,7 +153,7 @@ std::uint64_t ShardStore::window_pages(Lock& lock, std::uint64_t position) const
 
 // Starts reads of what the window still lacks, as far as free slots and pages used later than that allow.
 void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
-  if (!schedule_ || schedule_->size() == 0 || options_.look_ahead_bytes == 0 || !queue_.empty() || failure_) return;
+  if (!schedule_ || schedule_->size() == 0 || look_ahead_bytes_ == 0 || !queue_.empty() || failure_) return;
   std::size_t without_slot = 0;  // reads of the window that wait for a page to leave
   for (std::uint64_t at = prefetched_; at < front_; ++at) {
     if (without_slot == 0) prefetched_ = at;
@@ -190,6 +190,19 @@ void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::sha
     for (const auto& [rank, key] : evictable_) cached.push_back(key);
     evictable_.clear();
     for (const std::uint64_t key : cached) make_evictable(lock, unpack(key));
+    prefetch(lock, transfers);
+  }
+  start(transfers);
+}
+
+void ShardStore::set_look_ahead(std::uint64_t bytes) {
+  Transfers transfers;
+  {
+    Lock lock(mutex_);
+    look_ahead_bytes_ = bytes;
+    front_ = position_;
+    ahead_ = 0;
+    if (schedule_ && schedule_->size() > 0) move_to(lock, position_);
     prefetch(lock, transfers);
   }
   start(transfers);

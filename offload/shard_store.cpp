@@ -20,7 +20,11 @@ double seconds_since(Clock::time_point start) {
 
 ShardStore::ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::unique_ptr<EvictionPolicy> policy,
                        ShardStoreOptions options)
-    : tiers_(tiers), slots_(slots), policy_(std::move(policy)), options_(options) {
+    : tiers_(tiers),
+      slots_(slots),
+      policy_(std::move(policy)),
+      options_(std::move(options)),
+      look_ahead_bytes_(options_.look_ahead_bytes) {
   STRATA_EXPECTS(slots_.slots() >= kMinSlots, "the staging pool has too few slots");
 }
 

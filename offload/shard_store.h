@@ -111,6 +111,8 @@ class ShardStore {
 
   // Starts repeating `schedule` from its beginning (null: nothing is known ahead). `following`: what is run afterwards.
   void set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following = nullptr);
+  // From now on instead of ShardStoreOptions::look_ahead_bytes: for plans that need the shards, and for new rates.
+  void set_look_ahead(std::uint64_t bytes);
   // Whether host code reaches this piece through a page (false for homes in host memory).
   bool paged(PieceId piece) const { return range(piece).first >= spec(piece.shard).host_numel; }
   // Blocks until no read or write is in flight. Throws: the first failure.
@@ -200,10 +202,11 @@ class ShardStore {
   std::set<std::pair<std::uint64_t, std::uint64_t>> evictable_;  // (rank, piece): Resident pages without pins
   std::shared_ptr<const Schedule> schedule_;
   std::shared_ptr<const Schedule> following_;
-  std::uint64_t position_ = 0;    // of the next access
-  std::uint64_t front_ = 0;       // the window is [position_, front_)
-  std::uint64_t ahead_ = 0;       // pages of the window that count
-  std::uint64_t prefetched_ = 0;  // what the window holds before this position is in memory or on the way
+  std::uint64_t look_ahead_bytes_;  // guarded by mutex_
+  std::uint64_t position_ = 0;      // of the next access
+  std::uint64_t front_ = 0;         // the window is [position_, front_)
+  std::uint64_t ahead_ = 0;         // pages of the window that count
+  std::uint64_t prefetched_ = 0;    // what the window holds before this position is in memory or on the way
   std::uint64_t tick_ = 0;
   std::size_t in_flight_ = 0;         // transfers decided and not complete
   std::size_t uncached_leaving_ = 0;  // writes under way to tiers without a cache

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "offload/look_ahead.h"
 #include "offload/schedule.h"
 #include "zero/context.h"
 #include "zero/layer_compute.h"
@@ -45,11 +46,24 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
 std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
 
 // Pieces that the gathers of `actions` touch, then those that the updates touch (null: no update), in the order in
-// which the runner and the pipeline acquire them: the schedule of one step. Shards that need no page in host memory are
+// which the runner and the pipeline acquire them: the schedule of one step. Pieces that need no page in host memory are
 // left out.
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
                                                          const std::vector<UpdateShards>* updates, UpdateSite site);
+
+// How long a step computes, as estimated or measured.
+struct StepSeconds {
+  std::vector<double> visits;             // of each Run
+  double update_seconds_per_element = 0;  // of an update
+};
+
+// The same accesses with the computing that follows each: what offload::plan_look_ahead() takes.
+std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
+                                                 const std::vector<GroupShards>& shards,
+                                                 const std::vector<Action>& actions,
+                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                 const StepSeconds& seconds);
 
 }  // namespace strata::zero
