@@ -15,10 +15,8 @@ namespace strata::engine {
 namespace {
 
 using offload::TierKind;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 zero::BatchView view_of(const data::Batch& batch) {
@@ -81,10 +79,12 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       host_tier_(host_budget_),
       device_tier_(device_),
       compute_(std::move(parts.compute)),
+      busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
       comm_stream_(device_.create_stream("comm")),
-      compute_stream_(device_.create_stream("compute")) {
+      compute_stream_(device_.create_stream("compute")),
+      update_stream_(device_.create_stream("update")) {
   if (plan.grad_staging_slots > 0) {
     grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
                           plan.slot_bytes);
@@ -145,10 +145,10 @@ void Engine::Impl::wire() {
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
-  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, adamw_, adamw_,
-                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
-                                                        comm_.rank(), streams(), counters_, config.trace);
-  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, config.trace);
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(
+      pointers, updates_, site_, *store_, adamw_, adamw_, device_staging_.empty() ? nullptr : device_staging_.data(),
+      comm_.rank(), *update_stream_, update_thread_, counters_, busy_);
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_schedule_ = std::make_shared<offload::Schedule>(
         "train", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_));
@@ -159,6 +159,7 @@ void Engine::Impl::wire() {
 }
 
 void Engine::Impl::use_schedule(Mode mode) {
+  if (mode != Mode::Train) settle();
   if (mode == mode_) return;
   mode_ = mode;
   switch (mode) {
@@ -172,6 +173,15 @@ void Engine::Impl::use_schedule(Mode mode) {
       store_->set_schedule(forward_schedule_, train_schedule_);
       break;
   }
+}
+
+void Engine::Impl::settle() {
+  for (const Event& updated : updating_) updated.wait();
+  updating_.clear();
+}
+
+Engine::Impl::Meters Engine::Impl::meters() const {
+  return {nvme_stats(), device_tier_.stats(), counters_.to_device, counters_.to_host, store_->stats().stall_seconds};
 }
 
 StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) const {
@@ -190,11 +200,11 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   STRATA_EXPECTS(config.training, "this engine was made without training");
   STRATA_EXPECTS(micro_batches.size() == static_cast<std::size_t>(config.micro_batches),
                  "one update takes config.micro_batches micro-batches");
-  const auto start = Clock::now();
-  const BlobStoreStats before = nvme_stats();
-  const double waited_before = store_->stats().stall_seconds;
-  const offload::LinkStats link_before = device_tier_.stats();
-  counters_ = {};
+  if (mode_ != Mode::Train) {
+    reported_ = meters();
+    reported_at_ = Clock::now();
+    (void)busy_.take();
+  }
   use_schedule(Mode::Train);
 
   StepSummary summary;
@@ -210,36 +220,46 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
-  const auto norm_start = Clock::now();
+  const Clock::time_point norm_start = Clock::now();
   const double norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
-  summary.optimizer_seconds = seconds_since(norm_start);
+  const double norm_seconds = seconds_between(norm_start, Clock::now());
   summary.grad_norm = norm;
   summary.skipped = !(tokens > 0) || !std::isfinite(norm);
+  settle();  // long done: every layer has waited for its own update
   if (summary.skipped) {
     ++state.skipped;
-    use_schedule(Mode::None);  // the next step begins at the schedule's beginning
   } else {
     // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
     const double max_norm = config.adamw.max_grad_norm;
     const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    pipeline_->step(step_context(learning_rate, static_cast<float>(clip / tokens)));
+    updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
+    for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
     ++state.step;
-    summary.optimizer_seconds += pipeline_->busy_seconds();
+    if (!config.overlap_update) settle();
   }
-  summary.seconds = seconds_since(start);
-  summary.forward_seconds = runner_->busy().forward;
-  summary.backward_seconds = runner_->busy().backward;
-  summary.stall_seconds =
-      std::max(0.0, summary.seconds - summary.forward_seconds - summary.backward_seconds - summary.optimizer_seconds);
-  summary.stall_nvme_seconds = std::min(summary.stall_seconds, store_->stats().stall_seconds - waited_before);
-  const BlobStoreStats after = nvme_stats();
-  summary.nvme_read = after.bytes_read - before.bytes_read;
-  summary.nvme_written = after.bytes_written - before.bytes_written;
-  const offload::LinkStats link = device_tier_.stats();
-  summary.to_device = counters_.to_device + link.bytes_written - link_before.bytes_written;
-  summary.to_host = counters_.to_host + link.bytes_read - link_before.bytes_read;
-  add_ideal(summary, before, after);
+  const Clock::time_point end = Clock::now();
+  const zero::BusyTimes::Totals busy = busy_.take();
+  summary.seconds = seconds_between(reported_at_, end);
+  summary.forward_seconds = busy.of(zero::Work::Forward);
+  summary.backward_seconds = busy.of(zero::Work::Backward);
+  summary.optimizer_seconds = busy.of(zero::Work::Update) + norm_seconds;
+  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any - norm_seconds);
+  reported_at_ = end;
+  add_traffic(summary);
+  if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
   return summary;
+}
+
+// What moved since the step before.
+void Engine::Impl::add_traffic(StepSummary& summary) {
+  const Meters now = meters();
+  summary.nvme_read = now.nvme.bytes_read - reported_.nvme.bytes_read;
+  summary.nvme_written = now.nvme.bytes_written - reported_.nvme.bytes_written;
+  summary.to_device = now.to_device - reported_.to_device + now.device.bytes_written - reported_.device.bytes_written;
+  summary.to_host = now.to_host - reported_.to_host + now.device.bytes_read - reported_.device.bytes_read;
+  summary.stall_nvme_seconds = std::min(summary.stall_seconds, now.waited - reported_.waited);
+  add_ideal(summary, reported_.nvme, now.nvme);
+  reported_ = now;
 }
 
 // On the host device products, updates and copies share the cores, so compute is one resource; each drive is another.

@@ -23,6 +23,8 @@ struct StepSummary {
   std::int64_t tokens = 0;  // target tokens
   double grad_norm = 0;     // of the mean gradient, before clipping
   bool skipped = false;     // a gradient was not finite (or nothing was to be learnt): no bit of any state changed
+  // Since the step before ended. Where updates run under the next forward (EngineConfig::overlap_update), this and all
+  // below hold the update of the step before instead of this one's.
   double seconds = 0;
   double forward_seconds = 0;  // compute only
   double backward_seconds = 0;
@@ -61,7 +63,8 @@ class Engine {
   static MemoryPlan plan(const EngineConfig& config);
   ~Engine();
 
-  // Forward, backward and update of one global batch. Requires: micro_batches.size() == config.micro_batches.
+  // Forward, backward and update of one global batch. May return before the update has ended; whatever needs its
+  // result waits for it, and the next call throws what it failed with. Requires: micro_batches.size() == config.micro_batches.
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
   // Sum of token losses; weights and states do not change.
   EvalSummary evaluate(const data::Batch& batch);

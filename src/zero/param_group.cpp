@@ -17,8 +17,15 @@ ParamGroup::ParamGroup(const FlatLayout& layout, DType dtype, offload::ShardId p
       streams_(streams),
       counters_(counters) {}
 
+void ParamGroup::update_until(Event updated) {
+  STRATA_EXPECTS(state_ == State::Sharded, "update of a group that is not sharded");
+  updated_ = std::move(updated);
+}
+
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
+  updated_.wait();
+  updated_ = Event();
   ++gathers_;
   std::byte* home = store_.device_address(param_);
   if (home != nullptr && comm_.world() == 1) {

@@ -36,6 +36,7 @@ struct ToyOptions {
   std::size_t slot_bytes = kPageBytes;
   std::uint64_t look_ahead_pages = 0;
   zero::GatherAhead gather_ahead = zero::GatherAhead::One;
+  bool overlap_update = false;
   HostDeviceOptions device = {};
 };
 
@@ -100,8 +101,8 @@ class ToyEngine {
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, site(), store, adam, adam,
-                                                         device_staging.data(), comm.rank(), streams(), counters);
-    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead);
+                                                         device_staging.data(), comm.rank(), *update_stream, updates_thread, counters, busy);
+    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules(visits);
     store.set_schedule(train_schedule, train_schedule);
   }
@@ -114,19 +115,32 @@ class ToyEngine {
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
     const zero::LossSum loss = runner->train(views);
-    pipeline->step(toy_step(steps));
+    if (!options.overlap_update) {
+      pipeline->step(toy_step(steps));
+      return loss;
+    }
+    updating = pipeline->start(toy_step(steps));
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g]);
     return loss;
   }
 
   zero::LossSum evaluate() {
+    settle();
     store.set_schedule(forward_schedule, train_schedule);
     const zero::LossSum loss = runner->evaluate(ToyBatch(1000, 0).view());
     store.set_schedule(train_schedule);
     return loss;
   }
 
+  // Waits for the update of the last step.
+  void settle() {
+    for (const Event& updated : updating) updated.wait();
+    updating.clear();
+  }
+
   // Everything that training changed, by name.
   std::map<std::string, Bytes> snapshot() {
+    settle();
     store.set_schedule(nullptr);
     std::map<std::string, Bytes> all;
     for (const zero::UpdateShards& update : updates) {
@@ -169,14 +183,18 @@ class ToyEngine {
   std::unique_ptr<Stream> copy_out = device.create_stream("copy-out");
   std::unique_ptr<Stream> comm_stream = device.create_stream("comm");
   std::unique_ptr<Stream> compute_stream = device.create_stream("compute");
+  std::unique_ptr<Stream> update_stream = device.create_stream("update");
   LocalCommunicator comm;
   zero::LinkCounters counters;
+  zero::BusyTimes busy;
   std::vector<zero::GroupShards> shards;
   std::vector<zero::UpdateShards> updates;
   std::vector<zero::ParamGroup> groups;
   std::unique_ptr<zero::GradReducer> reducer;
   std::unique_ptr<zero::OptimizerPipeline> pipeline;
   std::unique_ptr<zero::LayerRunner> runner;
+  ThreadExecutor updates_thread{"updates"};
+  std::vector<Event> updating;
   std::shared_ptr<const offload::Schedule> train_schedule;
   std::shared_ptr<const offload::Schedule> forward_schedule;
   std::int64_t steps = 0;
