@@ -1,4 +1,4 @@
-// Random shards, slots, schedules, strays, completion orders and thread counts against a plain map.
+// Random shards, shares, slots, schedules, plans, strays, completion orders and thread counts against a plain map.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -125,14 +125,19 @@ class Caller {
 std::shared_ptr<const Schedule> any_schedule(Case& c, Caller& caller) {
   std::vector<ScheduledAccess> accesses;
   for (std::uint64_t n = c.pick(1, 80); n > 0; --n) accesses.push_back({caller.any_piece(), any_access(c)});
-  return std::make_shared<Schedule>("random", std::move(accesses));
+  std::optional<std::vector<PieceId>> kept;
+  if (c.chance(50)) {
+    kept.emplace();
+    for (std::uint64_t n = c.pick(0, 10); n > 0; --n) kept->push_back(caller.any_piece());
+  }
+  return std::make_shared<Schedule>("random", std::move(accesses), kept);
 }
 
 test::StoreRigOptions any_options(Case& c, std::size_t threads, Executor& completions) {
   test::StoreRigOptions options;
   options.slots = ShardStore::kMinSlots * threads + (c.chance(50) ? 0 : c.pick(0, 12));
-  options.slot_bytes = kPageBytes;
-  options.look_ahead_bytes = c.chance(25) ? 0 : c.pick(1, 30) * kPageBytes;
+  options.slot_bytes = c.chance(70) ? kPageBytes : 3 * kPageBytes;
+  options.look_ahead_bytes = c.chance(25) ? 0 : c.pick(1, 30) * options.slot_bytes;
   options.completions = c.chance(85) ? &completions : nullptr;
   options.memory_bytes = std::uint64_t{8} << 20;
   return options;
@@ -153,7 +158,10 @@ void run_case(std::uint64_t seed) {
     std::vector<ShardId> shards;
     for (std::uint64_t n = c.pick(1, 4); n > 0; --n) {
       const auto home = std::array{TierKind::Nvme, TierKind::Nvme, TierKind::Nvme, TierKind::Device}[c.pick(0, 3)];
-      shards.push_back(rig.add(c.pick(1, 12 * kPageBytes / sizeof(float)), home));
+      ShardSpec spec{"shard", ShardKind::OptimState, DType::F32, c.pick(1, 12 * kPageBytes / sizeof(float)), home};
+      constexpr std::uint64_t kBlock = kPageBytes / sizeof(float);
+      if (home == TierKind::Nvme && c.chance(30)) spec.host_numel = spec.numel / kBlock / 2 * kBlock;
+      shards.push_back(rig.store.add(spec));
     }
     callers.emplace_back(rig, late, std::move(shards), seed * 31 + t);
   }
@@ -235,7 +243,7 @@ TEST(ShardStoreProperty, BlockedCallersGetSlotsFirstComeFirstServed) {
     const std::size_t slots = rig.slots.slots();
     const std::size_t callers = c.pick(1, 7);
     const auto pages = static_cast<std::uint32_t>(slots + callers);
-    const ShardId shard = rig.add(pages * kPageBytes / sizeof(float));
+    const ShardId shard = rig.add(pages * rig.slots.slot_bytes() / sizeof(float));
     std::vector<ScheduledAccess> accesses;
     for (std::uint32_t p = 0; p < pages; ++p) accesses.push_back({{shard, p}, Access::Read});
     rig.store.set_schedule(std::make_shared<Schedule>("random", std::move(accesses)));
