@@ -12,6 +12,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
+#include "engine/page_plan.h"
 #include "engine/parts.h"
 #include "hf/safetensors.h"
 #include "nvme/nvme_store.h"
@@ -70,6 +71,8 @@ class Engine::Impl {
   void add_shards();
   void wire();
   void use_schedule(Mode mode);
+  // Plans the pages of a training step anew. Requires: the schedule of another mode is in use, or none.
+  void plan_pages(const PhaseSeconds& seconds);
   std::vector<Named> all_params() const;
   const zero::ParamDecl& decl(const Named& named) const;
   // The shard that holds the parameter in fp32: the master, or the parameter itself.
@@ -115,7 +118,9 @@ class Engine::Impl {
   std::vector<zero::UpdateShards> updates_;
   zero::UpdateSite site_ = zero::UpdateSite::Host;
   zero::LinkCounters counters_;
+  std::vector<offload::ScheduledAccess> train_accesses_;
   std::shared_ptr<const offload::Schedule> train_schedule_;
+  int steps_measured_ = 0;  // of this engine; the pages are planned from the second one
   std::shared_ptr<const offload::Schedule> forward_schedule_;
   Mode mode_ = Mode::None;
   std::unique_ptr<Stream> copy_in_;
