@@ -33,16 +33,21 @@ double both_ways(double read_rate, double write_rate) {
   return read_rate > 0 && write_rate > 0 ? 2 / (1 / read_rate + 1 / write_rate) : 0;
 }
 
+using Table = std::vector<std::vector<double>>;  // [round][candidate]
+
 struct Judged {
   double value = 0;
   double spread = 0;  // median absolute deviation, as a share
 };
 
-// `rounds[r][c]` is what candidate c gave in round r. Drift moves a round as a whole, so shares of its median are
-// compared and scaled back at the end.
-std::vector<Judged> judge(const std::vector<std::vector<double>>& rounds) {
+// `rounds[r][c]` is what candidate c gave in round r. Drift moves a round as a whole, so shares of its mean are
+// compared and scaled back at the end. (Of its median, one of three candidates would always have a share of 1 and no
+// spread.)
+std::vector<Judged> judge(const Table& rounds) {
   std::vector<double> centres;
-  for (const std::vector<double>& round : rounds) centres.push_back(median(round));
+  for (const std::vector<double>& round : rounds) {
+    centres.push_back(std::accumulate(round.begin(), round.end(), 0.0) / static_cast<double>(round.size()));
+  }
   const double scale = median(centres);
   std::vector<Judged> judged;
   for (std::size_t c = 0; c < rounds.front().size(); ++c) {
@@ -54,6 +59,15 @@ std::vector<Judged> judge(const std::vector<std::vector<double>>& rounds) {
     judged.push_back({centre * scale, centre > 0 ? median(distances) / centre : 0});
   }
   return judged;
+}
+
+// Whether a is more than b by `share`, and at all in nine of ten rounds: pairs of one round, so that neither drift nor
+// the shape of the noise matters.
+bool clearly_more(const Table& rounds, std::size_t a, std::size_t b, double share) {
+  std::vector<double> ratios;
+  for (const std::vector<double>& round : rounds) ratios.push_back(round[b] > 0 ? round[a] / round[b] : 0);
+  const auto losses = std::count_if(ratios.begin(), ratios.end(), [](double ratio) { return ratio <= 1; });
+  return median(ratios) > 1 + share && losses * 10 <= static_cast<std::ptrdiff_t>(ratios.size());
 }
 
 // What one candidate gave in one round.
@@ -114,21 +128,12 @@ class Tuner {
     return {read.rate, write.rate, (read.cpu_per_byte + write.cpu_per_byte) / 2};
   }
 
-  using Table = std::vector<std::vector<double>>;  // [round][candidate]
   Table table(std::size_t candidates) const { return Table(report_.rounds, std::vector<double>(candidates)); }
-  // The standard error of a median is about 1.9 MAD / sqrt(n).
-  double standard_error(double spread) const { return 1.9 * spread / std::sqrt(static_cast<double>(report_.rounds)); }
-  // Two candidates within this are as good as each other ...
+  // Two candidates within this are as good as each other: the standard error of a median is about 1.9 MAD / sqrt(n).
   double alike(const std::vector<Judged>& judged) const {
     std::vector<double> spreads;
     for (const Judged& one : judged) spreads.push_back(one.spread);
-    return std::max(kAsGood, standard_error(median(spreads)));
-  }
-  // ... and beyond this, two deviations of a difference with the noisiest of them, they are not.
-  double clear(const std::vector<Judged>& judged, double least) const {
-    double spread = 0;
-    for (const Judged& one : judged) spread = std::max(spread, one.spread);
-    return std::max(least, 2 * std::sqrt(2.0) * standard_error(spread));
+    return std::max(kAsGood, 1.9 * median(spreads) / std::sqrt(static_cast<double>(report_.rounds)));
   }
 
   void sweep_sizes() {
@@ -182,15 +187,15 @@ class Tuner {
     for (std::size_t i = 0; i < modes_.size(); ++i) {
       report_.rings.push_back({modes_[i], rate[i].value, busy[i].value, cpu[i].value, rate[i].spread});
     }
-    const RingRow* chosen = &report_.rings.front();
-    for (const RingRow& row : report_.rings) {
-      const bool faster = row.rate > chosen->rate * (1 + clear(rate, kClearly));
-      const bool as_fast = row.rate > chosen->rate * (1 - alike(rate));
-      const bool cheaper = row.cpu_per_byte < chosen->cpu_per_byte * (1 - clear(cpu, kCpuClearly));
-      const bool holds_up = row.busy_rate > chosen->busy_rate * (1 - clear(busy, kClearly));
-      if ((faster || (as_fast && cheaper)) && holds_up) chosen = &row;
+    std::size_t chosen = 0;
+    for (std::size_t i = 1; i < modes_.size(); ++i) {
+      const bool faster = clearly_more(rates, i, chosen, kClearly);
+      const bool as_fast = rate[i].value > rate[chosen].value * (1 - alike(rate));
+      const bool cheaper = clearly_more(cpus, chosen, i, kCpuClearly);
+      const bool holds_up = !clearly_more(busy_rates, chosen, i, kClearly);
+      if ((faster || (as_fast && cheaper)) && holds_up) chosen = i;
     }
-    report_.profile.ring = chosen->ring;
+    report_.profile.ring = modes_[chosen];
   }
 
   void sweep_mixes() {
@@ -203,18 +208,19 @@ class Tuner {
       rates[round][i] = probe_.measure(one).rate;
     });
     const std::vector<Judged> judged = judge(rates);
-    double best = 0;
-    for (std::size_t i = 0; i < kBurstBytes.size(); ++i) {
-      const Judged& one = judged[kAlone + i];
-      report_.mixes.push_back({kBurstBytes[i], one.value, one.spread});
-      best = std::max(best, one.value);
+    std::size_t best = kAlone;
+    for (std::size_t i = kAlone; i < kCandidates; ++i) {
+      report_.mixes.push_back({kBurstBytes[i - kAlone], judged[i].value, judged[i].spread});
+      if (judged[i].value > judged[best].value) best = i;
     }
     report_.read_rate = judged[0].value;
     report_.write_rate = judged[1].value;
-    report_.half_duplex = best < both_ways(report_.read_rate, report_.write_rate) * (1 + clear(judged, kOverlap));
+    Table overlap = rates;  // the best mix beside one direction after the other
+    for (std::vector<double>& round : overlap) round = {round[best], both_ways(round[0], round[1])};
+    report_.half_duplex = !clearly_more(overlap, 0, 1, kOverlap);
     const MixRow* chosen = &report_.mixes.front();  // no bursts
-    if (best > chosen->rate * (1 + clear(judged, kClearly))) {
-      const auto as_good = [&](const MixRow& row) { return row.rate >= best * (1 - kAsGood); };
+    if (clearly_more(rates, best, kAlone, kClearly)) {
+      const auto as_good = [&](const MixRow& row) { return row.rate >= judged[best].value * (1 - kAsGood); };
       chosen = &*std::find_if(report_.mixes.begin(), report_.mixes.end(), as_good);
     }
     report_.profile.burst_bytes = chosen->burst_bytes;

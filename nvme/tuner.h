@@ -74,7 +74,7 @@ struct TuneOptions {
 };
 
 // Three sweeps, each on what the one before chose: request size and depth, ring mode, mixing. In each, rounds of all
-// candidates alternate, because shared drives drift: a candidate is judged by its share of its round's median.
+// candidates alternate, because shared drives drift: a candidate is judged by its share of its round's mean.
 //   size and depth  the fewest bytes in flight (a demand read waits for them) within 2 % of the best, or within the
 //   noise ring            plain, unless another is clearly faster, or as fast for clearly less CPU mixing bursts only
 //   where they beat mixing clearly; then the smallest within 2 % of the best

@@ -29,23 +29,26 @@ struct DriveRates {
 struct PoolSize {
   std::size_t slots = 0;
   std::size_t slot_bytes = 0;
-  std::size_t pinned = 5;  // at once, by the callers: ShardStore::kMinSlots
+  std::size_t pinned = 5;  // at most at once by the callers: ShardStore::kMinSlots
 };
 
 struct LookAhead {
   std::vector<PieceId> kept;           // for Schedule
-  std::uint64_t look_ahead_bytes = 0;  // for ShardStoreOptions
-  double step_seconds = 0;             // as predicted
-  double read_bytes = 0;               // of a step
-  double written_bytes = 0;
+  std::uint64_t look_ahead_bytes = 0;  // for ShardStore::set_look_ahead()
 };
 
-// Every slot that reads ahead is one that caches nothing, so the window should be no larger than needed to keep the
-// drive and the computation busy: the division is searched that makes a step fastest, and among those within half a
-// percent of it the one that moves the fewest bytes. [Note: look-ahead] in the source derives the step's time.
-// Which pages stay is spread evenly over the step, so that misses come at the rate of the drive instead of in one run,
-// and nested: a page kept in a small pool is also kept in a larger one.
-// Pure. Requires: rates > 0; pool.slots > pool.pinned.
+// Slots that pages pass through while the drive and the computation are both busy: those in use, as many again that are
+// being read for what comes next (at least what is on the way within the drive's latency), and those being written.
+std::size_t passing_slots(const DriveRates& drive, const PoolSize& pool);
+
+// [Note: look-ahead] A slot that keeps a page saves its traffic; a slot that reads ahead farther than the drive needs
+// to stay busy only moves a read to another time. So passing_slots() are enough for the window and all others keep
+// pages. Which pages those are is decided slot by slot: the kind of page (weights, states) goes next that shortens the
+// step most, or else moves the most bytes. A step is taken as two phases, the gathers and, from the first write on, the
+// update; each lasts as long as its computation or its transfers, whichever is longer. So the pages kept in a small
+// pool are also kept in a larger one, and more slots never cost bytes. Pages of one kind are kept evenly over the step,
+// so that misses come at the rate of the drive instead of in one run. Pure. Requires: rates > 0; pool.slots >=
+// pool.pinned > 0.
 LookAhead plan_look_ahead(std::span<const TimedAccess> step, const DriveRates& drive, const PoolSize& pool);
 
 }  // namespace strata::offload

@@ -273,7 +273,9 @@ void ShardStore::drain_uncached() {
 
 StoreStats ShardStore::stats() const {
   const Lock lock(mutex_);
-  return stats_;
+  StoreStats stats = stats_;
+  stats.waiting = queue_.size();
+  return stats;
 }
 
 }  // namespace strata::offload

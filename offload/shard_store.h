@@ -56,6 +56,7 @@ struct StoreStats {
   std::uint64_t page_hits = 0;     // acquired while in memory or on the way
   std::uint64_t page_misses = 0;   // acquired while on its tier only, and it had to be read
   std::uint64_t off_schedule = 0;  // accesses other than the schedule's next one
+  std::size_t waiting = 0;         // callers blocked for a slot at this moment
   double stall_seconds = 0;        // callers blocked for a slot or for bytes
 };
 

@@ -166,8 +166,9 @@ Tuned tune_one(const nvme::ProbeOptions& options, const nvme::TuneOptions& how) 
   tuned.report = nvme::tune(probe, how);
   if (options.sustained_bytes > 0) {
     tuned.sustained = probe.write_sustained(tuned.report.profile);
-    // What a long run gets is what plans should count with.
-    tuned.report.profile.write_rate = std::min(tuned.report.profile.write_rate, tuned.sustained.last_rate);
+    // What a long run gets. Only the fall counts: space that was never written is slower than what a run writes again.
+    const double kept = tuned.sustained.last_rate / tuned.sustained.first_rate;
+    tuned.report.profile.write_rate *= std::min(1.0, kept);
   }
   tuned.saved = nvme::save_profile(options.directory, tuned.report.profile);
   return tuned;

@@ -150,12 +150,23 @@ void Engine::Impl::wire() {
       comm_.rank(), *update_stream_, update_thread_, counters_, busy_);
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
-    train_schedule_ = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_));
+    train_accesses_ =
+        zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_);
+    plan_pages({});
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
   forward_schedule_ = std::make_shared<offload::Schedule>(
       "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
+}
+
+void Engine::Impl::plan_pages(const PhaseSeconds& seconds) {
+  const BlobStoreStats stats = nvme_stats();
+  const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
+  PagePlan pages =
+      engine::plan_pages(train_accesses_, seconds, rates,
+                         {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
+  train_schedule_ = std::move(pages.schedule);
+  store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
 }
 
 void Engine::Impl::use_schedule(Mode mode) {
@@ -205,6 +216,10 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
     reported_at_ = Clock::now();
     (void)busy_.take();
   }
+  if (measured_) {
+    use_schedule(Mode::None);
+    plan_pages(*std::exchange(measured_, std::nullopt));
+  }
   use_schedule(Mode::Train);
 
   StepSummary summary;
@@ -247,6 +262,10 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   reported_at_ = end;
   add_traffic(summary);
   if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
+  // The first step warms up; after the second one the plan of the pages can use what was measured.
+  if (nvme_store_ && ++steps_measured_ == 2) {
+    measured_ = PhaseSeconds{summary.forward_seconds + summary.backward_seconds, summary.optimizer_seconds};
+  }
   return summary;
 }
 

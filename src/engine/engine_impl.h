@@ -13,6 +13,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
+#include "engine/page_plan.h"
 #include "engine/parts.h"
 #include "hf/safetensors.h"
 #include "nvme/nvme_store.h"
@@ -83,6 +84,8 @@ class Engine::Impl {
     double waited = 0;
   };
   Meters meters() const;
+  // Plans the pages of a training step anew. Requires: the schedule of another mode is in use, or none.
+  void plan_pages(const PhaseSeconds& seconds);
   std::vector<Named> all_params() const;
   const zero::ParamDecl& decl(const Named& named) const;
   // The shard that holds the parameter in fp32: the master, or the parameter itself.
@@ -132,7 +135,10 @@ class Engine::Impl {
   zero::BusyTimes busy_;
   Meters reported_;  // up to the end of the last step
   Clock::time_point reported_at_;
+  std::vector<offload::ScheduledAccess> train_accesses_;
   std::shared_ptr<const offload::Schedule> train_schedule_;
+  int steps_measured_ = 0;
+  std::optional<PhaseSeconds> measured_;  // of the second step, until the pages are planned with it
   std::shared_ptr<const offload::Schedule> forward_schedule_;
   Mode mode_ = Mode::None;
   std::unique_ptr<Stream> copy_in_;

@@ -25,6 +25,7 @@ struct OracleAccess {
 struct OracleDrive {
   double read_pages_per_second = 0;
   double write_pages_per_second = 0;
+  double latency_seconds = 0;  // from the end of a transfer to its completion
   bool half_duplex = false;
 };
 struct OracleAnswer {
@@ -116,6 +117,7 @@ class OracleRun {
       for (const Link& link : links_) {
         if (link.busy) next = std::min(next, link.end);
       }
+      if (!completing_.empty()) next = std::min(next, completing_.begin()->first);
       if (next == kNever) return kNever;  // too few slots
       now_ = next;
       finish();
@@ -130,6 +132,7 @@ class OracleRun {
   static constexpr std::size_t kFilling = 2;
   static constexpr std::size_t kMeasured = 2;
   static constexpr int kQuanta = 4;
+  static constexpr std::size_t kWritten = std::numeric_limits<std::size_t>::max();
   struct Step {       // one access of the whole run
     bool needs_slot;  // takes a slot: it is a miss, or written without being there
     bool needs_read;
@@ -256,12 +259,21 @@ class OracleRun {
     for (Link& link : links_) {
       if (!link.busy || link.end > now_) continue;
       link.busy = false;
+      const double complete = now_ + drive_.latency_seconds;
       if (link.writing) {
-        if (--to_write_ % kQuanta == 0) ++free_slots_;
+        if (--to_write_ % kQuanta == 0) completing_.emplace(complete, kWritten);
       } else {
         const std::size_t i = to_read_.front();
         to_read_.pop_front();
-        if (to_read_.empty() || to_read_.front() != i) present_[i] = true;
+        if (to_read_.empty() || to_read_.front() != i) completing_.emplace(complete, i);
+      }
+    }
+    for (; !completing_.empty() && completing_.begin()->first <= now_; completing_.erase(completing_.begin())) {
+      const std::size_t i = completing_.begin()->second;
+      if (i == kWritten) {
+        ++free_slots_;
+      } else {
+        present_[i] = true;
       }
     }
     if (computing_ && compute_end_ <= now_) {
@@ -298,6 +310,7 @@ class OracleRun {
   double reads_ = 0;
   double writes_ = 0;
   std::array<Link, 2> links_;
+  std::multimap<double, std::size_t> completing_;  // read misses, or kWritten
 };
 
 // Of the pages of each class, in the order of their first access, keeps a given number, spread evenly.
