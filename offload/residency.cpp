@@ -6,8 +6,6 @@
 namespace strata::offload {
 namespace {
 
-// An access that comes this much later in the schedule still moves the cursor; one farther away is a stray.
-constexpr std::uint64_t kResyncDistance = 64;
 // Evictions that the prefetcher keeps under way at once: enough to keep a drive's queue busy, few enough that what it
 // throws out was really the farthest.
 constexpr std::size_t kMaxLeaving = 8;
@@ -26,7 +24,7 @@ bool ShardStore::kept(Lock&, PieceId piece) const {
 }
 
 bool ShardStore::wanted_soon(Lock& lock, PieceId piece) const {
-  return kept(lock, piece) || (schedule_ && schedule_->next_use(piece, position_) < front_);
+  return kept(lock, piece) || (cursor_.next_use(piece) < front_);
 }
 
 // A caller rather waits for a page on its way out than for the cache, or the window, to be emptied. When nothing is on
@@ -42,7 +40,7 @@ std::optional<PieceId> ShardStore::victim_for_caller(Lock& lock) const {
 std::optional<PieceId> ShardStore::victim_for_prefetch(Lock& lock, std::uint64_t wanted_at) const {
   if (evictable_.empty()) return std::nullopt;
   const PieceId victim = unpack(evictable_.rbegin()->second);
-  if (kept(lock, victim) || schedule_->next_use(victim, position_) <= wanted_at) return std::nullopt;
+  if (kept(lock, victim) || cursor_.next_use(victim) <= wanted_at) return std::nullopt;
   return victim;
 }
 
@@ -105,12 +103,15 @@ void ShardStore::drop(Lock& lock, PieceId piece) {
   Page& p = page(piece);
   slots_.release(p.slot);
   p.state = State::Absent;
-  if (schedule_) prefetched_ = std::min(prefetched_, schedule_->next_use(piece, position_));
+  prefetched_ = std::min(prefetched_, cursor_.next_use(piece));
 }
 
 void ShardStore::make_evictable(Lock&, PieceId piece) {
   Page& p = page(piece);
-  p.rank = policy_->rank({piece, schedule_.get(), position_, following_.get(), tick_});
+  // From where the policy looks: what a lane that is ahead has done is not a next use.
+  const std::uint64_t next = cursor_.next_use(piece);
+  const std::uint64_t from = next == Schedule::kNever ? cursor_.position() : next;
+  p.rank = policy_->rank({piece, schedule_.get(), from, following_.get(), tick_});
   evictable_.emplace(p.rank, pack(piece));
 }
 
@@ -118,31 +119,31 @@ void ShardStore::remove_evictable(Lock&, PieceId piece) {
   evictable_.erase({page(piece).rank, pack(piece)});
 }
 
-void ShardStore::note_access(Lock& lock, PieceId piece) {
+void ShardStore::note_access(Lock& lock, PieceId piece, Lane lane) {
   ++tick_;
   if (!schedule_ || schedule_->size() == 0) return;
-  if (schedule_->at(position_).piece == piece) {
-    move_to(lock, position_ + 1);
-    return;
-  }
-  ++stats_.off_schedule;
-  const std::uint64_t next = schedule_->next_use(piece, position_);
-  if (next == Schedule::kNever || next - position_ > kResyncDistance) return;
-  move_to(lock, next + 1);
-  prefetched_ = position_;  // what the skipped accesses would have brought in is not there
+  const Cursor::Followed followed = cursor_.follow(piece, lane, [&](std::uint64_t at) {
+    if (at < front_) ahead_ -= window_pages(lock, at);
+  });
+  if (followed != Cursor::Followed::Next) ++stats_.off_schedule;
+  if (followed == Cursor::Followed::Stray) return;
+  // What skipped accesses would have brought in is not there.
+  if (followed == Cursor::Followed::Skipped) prefetched_ = cursor_.position();
+  extend_window(lock);
 }
 
-// Moves the window: it ends before the first access that would exceed the look-ahead.
-void ShardStore::move_to(Lock& lock, std::uint64_t position) {
-  for (; position_ < position; ++position_) {
-    if (front_ > position_) ahead_ -= window_pages(lock, position_);
-  }
-  front_ = std::max(front_, position_);
+// The window ends before the first access that would exceed the look-ahead.
+void ShardStore::extend_window(Lock& lock) {
+  const std::uint64_t position = cursor_.position();
+  front_ = std::max(front_, position);
   const std::uint64_t most = look_ahead_bytes_ / slots_.slot_bytes();
-  while (most > 0 && front_ < position_ + schedule_->size() && ahead_ + window_pages(lock, front_) <= most) {
-    ahead_ += window_pages(lock, front_++);
+  while (most > 0 && front_ < position + schedule_->size()) {
+    const std::uint64_t pages = cursor_.made(front_) ? 0 : window_pages(lock, front_);
+    if (ahead_ + pages > most) break;
+    ahead_ += pages;
+    ++front_;
   }
-  prefetched_ = std::max(prefetched_, position_);
+  prefetched_ = std::max(prefetched_, position);
 }
 
 // What the access at `position` takes of the look-ahead: a slot, unless its page is kept or no cached page is needed.
@@ -158,12 +159,12 @@ void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
   for (std::uint64_t at = prefetched_; at < front_; ++at) {
     if (without_slot == 0) prefetched_ = at;
     const ScheduledAccess& access = schedule_->at(at);
-    if (!reads(access.access) || !paged(access.piece) || !cacheable(access.piece)) continue;
+    if (cursor_.made(at) || !reads(access.access) || !paged(access.piece) || !cacheable(access.piece)) continue;
     Page& p = page(access.piece);
     if (p.state == State::Leaving) p.dropping = false;  // stays after all
     if (p.state != State::Absent) continue;
     // A page that is written first must not be read now: the bytes would be thrown away.
-    if (schedule_->next_use(access.piece, position_) != at) continue;
+    if (cursor_.next_use(access.piece) != at) continue;
     const std::optional<PieceId> victim = victim_for_prefetch(lock, at);
     if (const auto slot = take_slot(lock, victim)) {
       start_arrival(lock, access.piece, *slot, IoUrgency::Prefetch, transfers);
@@ -184,8 +185,10 @@ void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::sha
     Lock lock(mutex_);
     schedule_ = std::move(schedule);
     following_ = std::move(following);
-    position_ = front_ = ahead_ = prefetched_ = 0;
-    if (schedule_ && schedule_->size() > 0) move_to(lock, 0);
+    cursor_.start(schedule_.get());
+    front_ = prefetched_ = cursor_.position();
+    ahead_ = 0;
+    if (schedule_ && schedule_->size() > 0) extend_window(lock);
     std::vector<std::uint64_t> cached;
     for (const auto& [rank, key] : evictable_) cached.push_back(key);
     evictable_.clear();
@@ -200,9 +203,9 @@ void ShardStore::set_look_ahead(std::uint64_t bytes) {
   {
     Lock lock(mutex_);
     look_ahead_bytes_ = bytes;
-    front_ = position_;
+    front_ = cursor_.position();
     ahead_ = 0;
-    if (schedule_ && schedule_->size() > 0) move_to(lock, position_);
+    if (schedule_ && schedule_->size() > 0) extend_window(lock);
     prefetch(lock, transfers);
   }
   start(transfers);

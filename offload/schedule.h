@@ -1,6 +1,7 @@
 // Schedule: the accesses of one step, in order. A step repeats, so the future is known.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -13,9 +14,16 @@
 
 namespace strata::offload {
 
+// Accesses of one thread come in their order; those of two lanes may pass each other. Updates run on a thread of their
+// own under the next forward, so their accesses belong to the repetition that begins with that forward: the first
+// repetition has none.
+enum class Lane : std::uint8_t { Gathers, Updates };
+inline constexpr std::size_t kScheduleLanes = 2;
+
 struct ScheduledAccess {
   PieceId piece;
   Access access = Access::Read;
+  Lane lane = Lane::Gathers;
 };
 
 // Immutable after construction, so shared freely among threads. Positions are absolute: access i of repetition r has
@@ -34,6 +42,8 @@ class Schedule {
   const ScheduledAccess& at(std::uint64_t position) const { return accesses_[position % accesses_.size()]; }
   // First position >= `from` at which `piece` is accessed; kNever when this schedule never does.
   std::uint64_t next_use(PieceId piece, std::uint64_t from) const;
+  // First position >= `from` at which `lane` makes an access; kNever when it makes none.
+  std::uint64_t next_of_lane(Lane lane, std::uint64_t from) const;
   bool keeps(PieceId piece) const { return kept_.contains(key(piece)); }
   bool planned() const { return planned_; }
   // FNV-1a over the accesses: ranks compare it once.
@@ -43,10 +53,13 @@ class Schedule {
   static std::uint64_t key(PieceId piece) {
     return (static_cast<std::uint64_t>(piece.shard.index) << 32) | piece.piece;
   }
+  using Positions = std::vector<std::uint32_t>;  // within one repetition, ascending
+  std::uint64_t next_in(const Positions& positions, std::uint64_t from) const;
+
   std::string mode_;
   std::vector<ScheduledAccess> accesses_;
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>>
-      positions_;  // of each piece within one repetition, ascending
+  std::unordered_map<std::uint64_t, Positions> positions_;  // of each piece
+  std::array<Positions, kScheduleLanes> lanes_;
   bool planned_;
   std::unordered_set<std::uint64_t> kept_;
 };

@@ -31,6 +31,7 @@ ShardStore::ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::un
 ShardStore::~ShardStore() {
   Lock lock(mutex_);
   schedule_ = nullptr;  // no more prefetching
+  cursor_.start(nullptr);
   while (in_flight_ != 0 || late_pins_ != 0) wait_for_change(lock);
 }
 
@@ -81,7 +82,7 @@ std::byte* ShardStore::device_address(ShardId shard) const {
   return s.tier == nullptr ? nullptr : s.tier->device_address(s.home);
 }
 
-Pin ShardStore::acquire(PieceId piece, Access access) {
+Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {
   Shard& shard = shards_.at(piece.shard.index);
   Pin pin;
   pin.piece_ = piece;
@@ -94,7 +95,7 @@ Pin ShardStore::acquire(PieceId piece, Access access) {
   Lock lock(mutex_);
   std::optional<Clock::time_point> blocked;
   Ticket ticket;
-  note_access(lock, piece);
+  note_access(lock, piece, lane);
   for (;;) {
     const Attempt attempt = try_pin(lock, piece, access, ticket, pin, transfers);
     if (attempt == Attempt::Pinned) break;

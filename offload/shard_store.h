@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/slot_pool.h"
+#include "offload/cursor.h"
 #include "offload/eviction.h"
 #include "offload/piece_grid.h"
 #include "offload/shard.h"
@@ -106,7 +107,8 @@ class ShardStore {
 
   // Blocks while no slot is free, or while pins of the piece exclude this one. Throws: the first failure of the store.
   // Does neither for a piece that is not paged().
-  Pin acquire(PieceId piece, Access access);
+  // `lane`: of the schedule, to which this access belongs.
+  Pin acquire(PieceId piece, Access access, Lane lane = Lane::Gathers);
   // Where device code finds a shard whose home is the device; null otherwise.
   std::byte* device_address(ShardId shard) const;
 
@@ -181,8 +183,8 @@ class ShardStore {
   void drop(Lock& lock, PieceId piece);
   void make_evictable(Lock& lock, PieceId piece);
   void remove_evictable(Lock& lock, PieceId piece);
-  void note_access(Lock& lock, PieceId piece);
-  void move_to(Lock& lock, std::uint64_t position);
+  void note_access(Lock& lock, PieceId piece, Lane lane);
+  void extend_window(Lock& lock);
   std::uint64_t window_pages(Lock& lock, std::uint64_t position) const;
   void prefetch(Lock& lock, Transfers& transfers);
 
@@ -204,8 +206,8 @@ class ShardStore {
   std::shared_ptr<const Schedule> schedule_;
   std::shared_ptr<const Schedule> following_;
   std::uint64_t look_ahead_bytes_;  // guarded by mutex_
-  std::uint64_t position_ = 0;      // of the next access
-  std::uint64_t front_ = 0;         // the window is [position_, front_)
+  Cursor cursor_;                   // in schedule_
+  std::uint64_t front_ = 0;         // the window is [cursor_.position(), front_)
   std::uint64_t ahead_ = 0;         // pages of the window that count
   std::uint64_t prefetched_ = 0;    // what the window holds before this position is in memory or on the way
   std::uint64_t tick_ = 0;

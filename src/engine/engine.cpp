@@ -147,11 +147,13 @@ void Engine::Impl::wire() {
                                                  adder_math_, device_math_, counters_);
   pipeline_ = std::make_unique<zero::OptimizerPipeline>(
       pointers, updates_, site_, *store_, adamw_, adamw_, device_staging_.empty() ? nullptr : device_staging_.data(),
-      comm_.rank(), *update_stream_, update_thread_, counters_, busy_);
+      comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
+      config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
-    train_accesses_ =
-        zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_);
+    train_accesses_ = zero::scheduled_accesses(
+        *store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_,
+        config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
     plan_pages({});
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);

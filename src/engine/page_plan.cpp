@@ -18,13 +18,19 @@ offload::DriveRates drive_of(const DriveRates& rates) {
 
 PagePlan plan_pages(std::vector<offload::ScheduledAccess> accesses, const PhaseSeconds& seconds,
                     const DriveRates& rates, const offload::PoolSize& pool) {
-  const auto update = std::find_if(accesses.begin(), accesses.end(),
-                                   [](const offload::ScheduledAccess& access) { return writes(access.access); });
+  const bool overlapped = std::any_of(accesses.begin(), accesses.end(), [](const offload::ScheduledAccess& access) {
+    return access.lane == offload::Lane::Updates;
+  });
+  // Overlapped, all of the step is one phase: it lasts as long as its computing or its transfers.
+  const auto update = overlapped
+                          ? accesses.begin()
+                          : std::find_if(accesses.begin(), accesses.end(),
+                                         [](const offload::ScheduledAccess& access) { return writes(access.access); });
   const auto share = [](double total, std::ptrdiff_t accesses_of_phase) {
     return accesses_of_phase > 0 ? total / static_cast<double>(accesses_of_phase) : 0;
   };
   const double of_gather = share(seconds.gathers, update - accesses.begin());
-  const double of_update = share(seconds.update, accesses.end() - update);
+  const double of_update = share(seconds.update + (overlapped ? seconds.gathers : 0), accesses.end() - update);
   std::vector<offload::TimedAccess> timed;
   for (auto access = accesses.begin(); access != accesses.end(); ++access) {
     timed.push_back({access->piece, access->access, access < update ? of_gather : of_update});

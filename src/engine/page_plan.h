@@ -22,8 +22,9 @@ struct PagePlan {
   std::uint64_t look_ahead_bytes = 0;
 };
 
-// Divides `pool` for a training step of these accesses: gathers, then, from the first write on, the update. Computing
-// is spread evenly over the accesses of its phase. Rates that are not known count as 2 GB/s.
+// Divides `pool` for a training step of these accesses: gathers, then, from the first write on, the update; or the
+// update under the gathers, where it has a lane of its own. Computing is spread evenly over the accesses of its phase.
+// Rates that are not known count as 2 GB/s.
 PagePlan plan_pages(std::vector<offload::ScheduledAccess> accesses, const PhaseSeconds& seconds,
                     const DriveRates& rates, const offload::PoolSize& pool);
 

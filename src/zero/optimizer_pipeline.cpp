@@ -48,7 +48,8 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
 OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
                                      UpdateSite site, offload::ShardStore& store, ShardOptimizer& host_optimizer,
                                      ShardOptimizer& device_optimizer, const Buffer* device_staging, std::size_t rank,
-                                     Stream& stream, Executor& updates, LinkCounters& counters, BusyTimes& times)
+                                     Stream& stream, Executor& updates, LinkCounters& counters, BusyTimes& times,
+                                     offload::Lane lane)
     : layouts_(std::move(layouts)),
       shards_(std::move(shards)),
       site_(site),
@@ -60,7 +61,8 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       stream_(stream),
       updates_(updates),
       counters_(counters),
-      times_(times) {}
+      times_(times),
+      lane_(lane) {}
 
 std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
   std::vector<Event> events;
@@ -106,7 +108,7 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
   std::vector<std::uint64_t> piece_first(shards.count());
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
-    pins[position] = store_.acquire(piece, shards.access(position));
+    pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;
   };
   const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
@@ -134,7 +136,7 @@ void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& con
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
     if (store_.device_address(piece.shard) != nullptr) return;
-    pins[position] = store_.acquire(piece, shards.access(position));
+    pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;
   };
   const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {

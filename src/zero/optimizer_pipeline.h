@@ -48,11 +48,12 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
 class OptimizerPipeline {
  public:
   // `device_staging`: two device slots of the store's slot size for chunks whose gradient or parameter is not at home
-  // on the device while its states are; null when that cannot happen. References must outlive the pipeline.
+  // on the device while its states are; null when that cannot happen. `lane`: of the schedule, for the update's
+  // accesses. References must outlive the pipeline.
   OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards, UpdateSite site,
                     offload::ShardStore& store, ShardOptimizer& host_optimizer, ShardOptimizer& device_optimizer,
                     const Buffer* device_staging, std::size_t rank, Stream& stream, Executor& updates,
-                    LinkCounters& counters, BusyTimes& times);
+                    LinkCounters& counters, BusyTimes& times, offload::Lane lane = offload::Lane::Gathers);
 
   // Starts updating every group, in forward order. Event g completes when group g's new parameter and states are the
   // latest versions (writes to drives may still run), or fails with the first failure of any group so far. Gradients
@@ -80,6 +81,7 @@ class OptimizerPipeline {
   Executor& updates_;
   LinkCounters& counters_;
   BusyTimes& times_;
+  const offload::Lane lane_;
   std::exception_ptr failure_;  // of the running step; of the thread of `updates_`
 };
 

@@ -100,8 +100,9 @@ class ToyEngine {
     const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size())};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
-    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, site(), store, adam, adam,
-                                                         device_staging.data(), comm.rank(), *update_stream, updates_thread, counters, busy);
+    pipeline = std::make_unique<zero::OptimizerPipeline>(
+        layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
+        counters, busy, options.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules(visits);
     store.set_schedule(train_schedule, train_schedule);
@@ -271,8 +272,10 @@ class ToyEngine {
   void make_schedules(const std::vector<zero::Visit>& visits) {
     const auto train = zero::plan_actions(visits, options.gather_ahead);
     const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
-    train_schedule =
-        std::make_shared<offload::Schedule>("train", zero::scheduled_accesses(store, shards, train, &updates, site()));
+    train_schedule = std::make_shared<offload::Schedule>(
+        "train", zero::scheduled_accesses(
+                     store, shards, train, &updates, site(),
+                     options.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward));
     forward_schedule = std::make_shared<offload::Schedule>(
         "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
   }

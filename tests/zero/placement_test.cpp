@@ -246,6 +246,8 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
         }
         EXPECT_EQ(engine.step().loss_sum, losses[static_cast<std::size_t>(i)].loss_sum);
       }
+      engine.settle();
+      EXPECT_EQ(engine.store.stats().off_schedule, 0U);
       expect_same(engine.snapshot(), expected);
     }
   });
