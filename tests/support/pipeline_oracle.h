@@ -79,6 +79,8 @@ inline double least_seconds(const std::vector<OracleAccess>& accesses, std::size
       if (a.reads && !changed.contains(a.page)) read.insert(a.page);
       if (a.writes) changed.insert(a.page);
       compute += a.seconds;
+      // Runs end with a computation: before it, what an access is there to change has not changed.
+      if (a.seconds == 0 && end + 1 < accesses.size()) continue;
       const auto beyond = [](std::size_t pages, std::size_t room) {
         return static_cast<double>(pages - std::min(pages, room));
       };
@@ -93,12 +95,13 @@ inline double least_seconds(const std::vector<OracleAccess>& accesses, std::size
 }
 
 // One division of the slots, simulated event by event. Pages of `stays` never move. The others pass through `slots`
-// slots. Optimal among the schedules with these misses, because the due dates are monotone on every link: misses are
-// needed in the order of the accesses, and the write that frees the slot of the i-th miss is due before the miss that
-// follows `slots` later. Work that is released over time on one machine with preemption, and due in a known order, is
-// never later than with the earliest due date first (Horn, "Some simple scheduling algorithms", Naval Research
-// Logistics Quarterly 21, 1974). On a half-duplex link that means: read while there is a slot to read into, else write.
-// Preemption is by quarter pages.
+// slots. No link is ever idle while it may move something, and what it moves next is what is due first: misses in the
+// order of their accesses, and the write that frees the slot of the i-th miss before the miss that follows `slots`
+// later. On one machine with preemption, for given releases, nothing is less late than the earliest due date first
+// (Horn, "Some simple scheduling algorithms", Naval Research Logistics Quarterly 21, 1974). On a half-duplex link that
+// order means: read while there is a slot to read into, else write. Preemption is by quarter pages. Releases depend on
+// the schedule itself here (a write follows a computation), so this is the best found, not a proof: least_seconds() is
+// one.
 class OracleRun {
  public:
   // `reuse`: how many other passing pages may be used before a passing page is used again, for it to be still there.
