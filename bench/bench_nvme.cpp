@@ -22,6 +22,7 @@
 #include "core/slot_pool.h"
 #include "fio.h"
 #include "nvme/device_profile.h"
+#include "nvme/device_profile.h"
 #include "store_runner.h"
 
 namespace strata::bench {
@@ -150,10 +151,10 @@ class NvmeBench {
   bool with_fio() const { return std::find(order_.begin(), order_.end(), Side::Fio) != order_.end(); }
 
   static StoreRunnerOptions store_options(const NvmeBenchOptions& options, const std::deque<WorkFolder>& folders) {
-    const nvme::DeviceProfile unknown;
+    const nvme::DeviceProfile known = nvme::load_profile(options.dirs.front()).value_or(nvme::DeviceProfile{});
     StoreRunnerOptions store{.bytes = options.bytes,
-                             .block_bytes = options.block_bytes.value_or(unknown.block_bytes),
-                             .queue_depth = options.queue_depth.value_or(unknown.queue_depth)};
+                             .block_bytes = options.block_bytes.value_or(known.block_bytes),
+                             .queue_depth = options.queue_depth.value_or(known.queue_depth)};
     for (const WorkFolder& folder : folders) store.folders.push_back(folder.path());
     return store;
   }

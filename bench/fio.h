@@ -13,8 +13,8 @@ namespace strata::bench {
 // One job, thread and ring per file, as the store has them per drive; each moves its share of the bytes.
 struct FioJob {
   std::vector<std::filesystem::path> files{};  // written by fio, left to the caller
-  std::string pattern;                       // "read", "write" or "rw"
-  std::uint64_t bytes = 0;                   // of all files together
+  std::string pattern;                         // "read", "write" or "rw"
+  std::uint64_t bytes = 0;                     // of all files together
   std::size_t block_bytes = 0;
   unsigned queue_depth = 0;  // of each file
 };

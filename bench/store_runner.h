@@ -21,7 +21,7 @@ inline constexpr std::size_t kTransferBytes = std::size_t{8} << 20;  // about wh
 
 struct StoreRunnerOptions {
   std::vector<std::filesystem::path> folders{};  // one per drive
-  std::uint64_t bytes = 0;                     // moved by one run
+  std::uint64_t bytes = 0;                       // moved by one run
   std::size_t block_bytes = 0;
   unsigned queue_depth = 0;
   bool checksums = false;

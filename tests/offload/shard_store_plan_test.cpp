@@ -131,6 +131,22 @@ TEST(PlannedStore, KeptPagesDoNotCountInTheWindow) {
   executor.run_all();
 }
 
+TEST(PlannedStore, APageOfTheWindowThatACallerPushedOutIsReadAheadAgain) {
+  StoreRig rig({.slots = ShardStore::kMinSlots, .look_ahead_bytes = 4 * kPageBytes});
+  const ShardId shard = rig.add(20 * kFloatsPerPage);
+  const ShardId strays = rig.add(2 * kFloatsPerPage);
+  rig.store.set_schedule(keeping(shard, 20, Access::Read, {}));
+  EXPECT_EQ(rig.bytes_read(), 4 * kPageBytes);
+  {
+    const Pin first = rig.store.acquire(piece(strays, 0), Access::Read);
+    const Pin second = rig.store.acquire(piece(strays, 1), Access::Read);  // in the slot of page 3
+    EXPECT_EQ(rig.bytes_read(), 6 * kPageBytes);
+  }
+  EXPECT_EQ(rig.bytes_read(), 7 * kPageBytes);
+  for (std::uint32_t p = 0; p < 4; ++p) (void)rig.store.acquire(piece(shard, p), Access::Read);
+  EXPECT_EQ(rig.store.stats().page_misses, 2U) << "only the strays had to be fetched on demand";
+}
+
 TEST(PlannedStore, ANewLookAheadHoldsAtOnce) {
   ManualExecutor executor;
   StoreRig rig({.slots = 8, .completions = &executor});

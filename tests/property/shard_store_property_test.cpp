@@ -268,18 +268,18 @@ TEST(ShardStoreProperty, BlockedCallersGetSlotsFirstComeFirstServed) {
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(c.pick(0, held.size() - 1)));
       }
       done += portion;
-      while (rig.store.stats().waiting > callers - done) std::this_thread::yield();
-      for (std::size_t t = 0; t < done; ++t) {
-        while (!served[t]) std::this_thread::yield();
-      }
-      for (std::size_t t = done; t < callers; ++t) EXPECT_FALSE(served[t]) << t << " overtook those before it";
+      const auto count = [&] { return static_cast<std::size_t>(std::count(served.begin(), served.end(), true)); };
+      while (count() < done) std::this_thread::yield();
+      for (std::size_t t = 0; t < callers; ++t) EXPECT_EQ(served[t], t < done) << "caller " << t << " of " << callers;
       // A caller that is served gives its slot up only at the end, so that each portion serves as many.
       if (held.empty()) break;
     }
     held.clear();
     for (std::size_t t = 0; t < callers; ++t) {
       while (!served[t]) {
-        for (std::size_t u = 0; u < t; ++u) taken[u].release();
+        for (std::size_t u = 0; u < callers; ++u) {
+          if (served[u]) taken[u].release();
+        }
         std::this_thread::yield();
       }
     }

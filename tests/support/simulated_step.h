@@ -99,8 +99,9 @@ class SimulatedStep {
     return count;
   }
   OracleAnswer oracle() const {
-    return best_pipeline(oracle_accesses(), shape_.slots, shape_.weights_on_nvme ? store_.pieces(shards_[0].param) : 0,
-                         {shape_.read_rate, shape_.write_rate, shape_.latency_seconds, shape_.duplex == offload::Duplex::Half});
+    return best_pipeline(
+        oracle_accesses(), shape_.slots, shape_.weights_on_nvme ? store_.pieces(shards_[0].param) : 0,
+        {shape_.read_rate, shape_.write_rate, shape_.latency_seconds, shape_.duplex == offload::Duplex::Half});
   }
 
  private:
