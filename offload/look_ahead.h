@@ -14,6 +14,7 @@ struct TimedAccess {
   PieceId piece;
   Access access = Access::Read;
   double seconds = 0;
+  Lane lane = Lane::Gathers;
 };
 
 enum class Duplex : std::uint8_t { Half, Full };

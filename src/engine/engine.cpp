@@ -151,9 +151,7 @@ void Engine::Impl::wire() {
       config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
-    train_accesses_ = zero::scheduled_accesses(
-        *store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_,
-        config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
+    train_visits_ = train;
     plan_pages({});
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
@@ -161,12 +159,23 @@ void Engine::Impl::wire() {
       "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
 }
 
-void Engine::Impl::plan_pages(const PhaseSeconds& seconds) {
+void Engine::Impl::plan_pages(const StepSummary& measured) {
+  // Visits of one direction are taken as equally long.
+  std::array<double, 2> runs{};
+  for (const zero::Visit& visit : train_visits_) ++runs[visit.direction == zero::Direction::Forward ? 0 : 1];
+  zero::StepSeconds seconds;
+  for (const zero::Visit& visit : train_visits_) {
+    seconds.visits.push_back(visit.direction == zero::Direction::Forward ? measured.forward_seconds / runs[0]
+                                                                         : measured.backward_seconds / runs[1]);
+  }
+  seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
+  const std::vector<offload::TimedAccess> accesses =
+      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead), &updates_, site_, seconds,
+                           config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
-  PagePlan pages =
-      engine::plan_pages(train_accesses_, seconds, rates,
-                         {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
+  PagePlan pages = engine::plan_pages(
+      accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
   train_schedule_ = std::move(pages.schedule);
   store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
 }
@@ -266,7 +275,7 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
   // The first step warms up; after the second one the plan of the pages can use what was measured.
   if (nvme_store_ && ++steps_measured_ == 2) {
-    measured_ = PhaseSeconds{summary.forward_seconds + summary.backward_seconds, summary.optimizer_seconds};
+    measured_ = summary;
   }
   return summary;
 }
@@ -424,6 +433,9 @@ std::uint64_t Engine::parameters() const {
 }
 PerTier Engine::peak_bytes() const {
   return impl_->peak_bytes();
+}
+void Engine::wait() {
+  impl_->guarded([&] { impl_->wait(); });
 }
 std::uint64_t Engine::nvme_written() const {
   return impl_->nvme_written();

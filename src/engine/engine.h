@@ -66,6 +66,8 @@ class Engine {
   // Forward, backward and update of one global batch. May return before the update has ended; whatever needs its
   // result waits for it, and the next call throws what it failed with. Requires: micro_batches.size() == config.micro_batches.
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
+  // Blocks until the update that may still run has ended. The next step's times and bytes begin here.
+  void wait();
   // Sum of token losses; weights and states do not change.
   EvalSummary evaluate(const data::Batch& batch);
   // Continues `prompt` greedily by at most `max_new` tokens, stopping at an end-of-sequence token; on_token gets each

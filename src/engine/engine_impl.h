@@ -42,6 +42,7 @@ class Engine::Impl {
   std::string description() const;
   std::uint64_t parameters() const;
   BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
+  void wait() { use_schedule(Mode::None); }
   std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
   // Runs `fn`; remembers the first failure and rethrows it from then on.
@@ -84,8 +85,9 @@ class Engine::Impl {
     double waited = 0;
   };
   Meters meters() const;
-  // Plans the pages of a training step anew. Requires: the schedule of another mode is in use, or none.
-  void plan_pages(const PhaseSeconds& seconds);
+  // Plans the pages of a training step for the computing of a measured one (all zero: not known, taken as bound by the
+  // drive). Requires: the schedule of another mode is in use, or none.
+  void plan_pages(const StepSummary& measured);
   std::vector<Named> all_params() const;
   const zero::ParamDecl& decl(const Named& named) const;
   // The shard that holds the parameter in fp32: the master, or the parameter itself.
@@ -135,10 +137,10 @@ class Engine::Impl {
   zero::BusyTimes busy_;
   Meters reported_;  // up to the end of the last step
   Clock::time_point reported_at_;
-  std::vector<offload::ScheduledAccess> train_accesses_;
+  std::vector<zero::Visit> train_visits_;
   std::shared_ptr<const offload::Schedule> train_schedule_;
   int steps_measured_ = 0;
-  std::optional<PhaseSeconds> measured_;  // of the second step, until the pages are planned with it
+  std::optional<StepSummary> measured_;  // of the second step, until the pages are planned with it
   std::shared_ptr<const offload::Schedule> forward_schedule_;
   Mode mode_ = Mode::None;
   std::unique_ptr<Stream> copy_in_;

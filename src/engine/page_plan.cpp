@@ -1,6 +1,7 @@
 #include "engine/page_plan.h"
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace strata::engine {
 namespace {
@@ -16,27 +17,12 @@ offload::DriveRates drive_of(const DriveRates& rates) {
 
 }  // namespace
 
-PagePlan plan_pages(std::vector<offload::ScheduledAccess> accesses, const PhaseSeconds& seconds,
-                    const DriveRates& rates, const offload::PoolSize& pool) {
-  const bool overlapped = std::any_of(accesses.begin(), accesses.end(), [](const offload::ScheduledAccess& access) {
-    return access.lane == offload::Lane::Updates;
-  });
-  // Overlapped, all of the step is one phase: it lasts as long as its computing or its transfers.
-  const auto update = overlapped
-                          ? accesses.begin()
-                          : std::find_if(accesses.begin(), accesses.end(),
-                                         [](const offload::ScheduledAccess& access) { return writes(access.access); });
-  const auto share = [](double total, std::ptrdiff_t accesses_of_phase) {
-    return accesses_of_phase > 0 ? total / static_cast<double>(accesses_of_phase) : 0;
-  };
-  const double of_gather = share(seconds.gathers, update - accesses.begin());
-  const double of_update = share(seconds.update + (overlapped ? seconds.gathers : 0), accesses.end() - update);
-  std::vector<offload::TimedAccess> timed;
-  for (auto access = accesses.begin(); access != accesses.end(); ++access) {
-    timed.push_back({access->piece, access->access, access < update ? of_gather : of_update});
-  }
-  const offload::LookAhead plan = offload::plan_look_ahead(timed, drive_of(rates), pool);
-  return {std::make_shared<offload::Schedule>("train", std::move(accesses), plan.kept), plan.look_ahead_bytes};
+PagePlan plan_pages(std::span<const offload::TimedAccess> accesses, const DriveRates& rates,
+                    const offload::PoolSize& pool) {
+  std::vector<offload::ScheduledAccess> scheduled;
+  for (const offload::TimedAccess& access : accesses) scheduled.push_back({access.piece, access.access, access.lane});
+  const offload::LookAhead plan = offload::plan_look_ahead(accesses, drive_of(rates), pool);
+  return {std::make_shared<offload::Schedule>("train", std::move(scheduled), plan.kept), plan.look_ahead_bytes};
 }
 
 }  // namespace strata::engine

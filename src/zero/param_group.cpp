@@ -34,7 +34,8 @@ void ParamGroup::unshard() {
   } else {
     lease_ = gather_.acquire(full_bytes());
     full_ = lease_->data;
-    streams_.copy_in.wait(lease_->free);
+    // Pages pinned for a copy that cannot start yet would keep others out of memory.
+    lease_->free.wait();
     copy_shard_to(full_ + comm_.rank() * layout_.shard_numel() * bytes_of(dtype_));
     streams_.comm.wait(streams_.copy_in.record());
     comm_.all_gather(streams_.comm, {full_, dtype_, layout_.numel()});

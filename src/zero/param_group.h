@@ -16,7 +16,7 @@ namespace strata::zero {
 // Unsharded: work queued on the compute stream from now on sees the storages bound to the full parameters.
 //
 // Caller thread only. Nothing here waits for the device; unshard() blocks while an update of the group is under way
-// (update_until) and while the store has no free slot.
+// (update_until), until the buffer that it gets is free, and while the store has no free slot.
 class ParamGroup {
  public:
   enum class State : std::uint8_t { Sharded, Gathering, Unsharded };

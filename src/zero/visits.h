@@ -69,6 +69,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Action>& actions,
                                                  const std::vector<UpdateShards>* updates, UpdateSite site,
-                                                 const StepSeconds& seconds);
+                                                 const StepSeconds& seconds,
+                                                 UpdateTime time = UpdateTime::AfterBackward);
 
 }  // namespace strata::zero
