@@ -298,6 +298,8 @@ void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before,
       {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
+    summary.nvme_busy_seconds =
+        std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
     const double seconds =
         drive_seconds(drive.bytes_read - before.drives[i].bytes_read,
                       drive.bytes_written - before.drives[i].bytes_written, rates_of_drive(i, drive));

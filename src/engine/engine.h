@@ -35,6 +35,7 @@ struct StepSummary {
   // profile, else the best rates of this run); absent while a rate is unknown. And which of them it is.
   std::optional<double> ideal_seconds;
   std::string binding_link;
+  double nvme_busy_seconds = 0;  // with a request in flight on the busiest drive
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
   std::uint64_t to_device = 0;
