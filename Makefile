@@ -46,9 +46,12 @@ test-tsan: setup
 demo: program
 	@tools/demo.sh
 
+# DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed the comparison with it is skipped.
 bench: program
 	@$(BUILD)/bin/strata bench adam
 	@$(BUILD)/bin/strata bench nvme --dir $(or $(DIR),build)
+	@if tools/setup_bench.sh; then python=.cache/bench-venv/bin/python; else python=.venv/bin/python; fi; \
+	  $$python bench/nvme_vs_deepspeed.py --dir $(or $(DIR),build)
 	@$(BUILD)/bin/strata bench step
 
 format:

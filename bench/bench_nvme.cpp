@@ -4,20 +4,26 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
+#include <cerrno>
 #include <cstdio>
+#include <deque>
+#include <map>
 #include <random>
+#include <span>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "bench/statistics.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/page_mapping.h"
 #include "core/slot_pool.h"
 #include "fio.h"
-#include "nvme/nvme_store.h"
+#include "nvme/device_profile.h"
+#include "nvme/device_profile.h"
+#include "store_runner.h"
 
 namespace strata::bench {
 namespace {
@@ -26,25 +32,20 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::uint64_t kSpareDiskBytes = std::uint64_t{1} << 30;
-constexpr std::size_t kTransferBytes = std::size_t{8} << 20;  // about what the engine moves at once
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-enum class Pattern { Write, Read, Mixed };
-constexpr std::array kPatterns{Pattern::Write, Pattern::Read, Pattern::Mixed};
+enum class Side { Store, Checksums, Fio };
 
-const char* name_of(Pattern pattern) {
-  switch (pattern) {
-    case Pattern::Write:
-      return "write";
-    case Pattern::Read:
-      return "read";
-    case Pattern::Mixed:
-      return "mixed";
+const char* name_of(Side side) {
+  switch (side) {
+    case Side::Store:
+      return "store";
+    case Side::Checksums:
+      return "checksums";
+    case Side::Fio:
+      return "fio";
   }
   return "";
-}
-
-json summary(const char* key, const std::vector<double>& values) {
-  return {{key, values}, {"median", median(values)}, {"mad", mad(values)}};
 }
 
 // A folder of this run's own, removed with what is in it.
@@ -69,180 +70,205 @@ class WorkFolder {
   fs::path path_;
 };
 
-// The store with two blobs, moved piece after piece through registered slots, as the engine does it.
-class StoreBench {
- public:
-  StoreBench(const NvmeBenchOptions& options, const fs::path& folder)
-      : bytes_(options.bytes),
-        slots_(slot_count(options)),
-        disk_("nvme", 2 * align_up(options.bytes, kPageBytes)),
-        host_("host", slots_ * kTransferBytes),
-        pool_(allocate_host(host_, slots_ * kTransferBytes, MemoryTag::Staging), kTransferBytes),
-        store_({.paths = {folder},
-                .block_bytes = options.block_bytes,
-                .queue_depth = options.queue_depth,
-                .regions = {pool_.region()}},
-               disk_),
-        blobs_{store_.create("first", bytes_), store_.create("second", bytes_)} {
-    // Bytes that no drive can compress, as fio's are.
-    std::mt19937_64 random(1);
-    std::generate(pool_.region().begin(), pool_.region().end(), [&random] { return static_cast<std::byte>(random()); });
-  }
-
-  bool direct() const { return store_.mode_of_path(0) == nvme::IoMode::Direct; }
-
-  // Bytes per second.
-  double run(Pattern pattern) {
-    using Clock = std::chrono::steady_clock;
-    std::vector<Event> busy(slots_);
-    const Clock::time_point start = Clock::now();
-    std::size_t piece = 0;
-    for (std::uint64_t offset = 0; offset < bytes_; offset += kTransferBytes, ++piece) {
-      const std::size_t slot = piece % slots_;
-      busy[slot].wait();
-      busy[slot] = move(pattern, piece, offset, pool_.slot(slot));
-    }
-    when_all(busy).wait();
-    return static_cast<double>(bytes_) / std::chrono::duration<double>(Clock::now() - start).count();
-  }
-
- private:
-  // Four times what the queue holds, so that it does not run dry when this thread is late; at least four pieces.
-  static std::size_t slot_count(const NvmeBenchOptions& options) {
-    const std::uint64_t in_flight = std::uint64_t{options.block_bytes} * options.queue_depth;
-    return static_cast<std::size_t>(std::clamp<std::uint64_t>(4 * ceil_div(in_flight, kTransferBytes), 4, 64));
-  }
-
-  Event move(Pattern pattern, std::size_t piece, std::uint64_t offset, std::span<std::byte> slot) {
-    const std::span<std::byte> part = slot.first(std::min<std::uint64_t>(kTransferBytes, bytes_ - offset));
-    const bool reads = pattern == Pattern::Read || (pattern == Pattern::Mixed && piece % 2 == 0);
-    if (reads) return store_.read(blobs_[0], offset, part, IoUrgency::Demand);
-    return store_.write(blobs_[pattern == Pattern::Mixed ? 1 : 0], offset, part);
-  }
-
-  const std::uint64_t bytes_;
-  const std::size_t slots_;
-  Budget disk_;
-  Budget host_;
-  SlotPool pool_;
-  nvme::NvmeStore store_;
-  std::array<BlobId, 2> blobs_;
-};
-
 void check(const NvmeBenchOptions& options) {
+  if (options.dirs.empty()) throw ConfigError("bench nvme: name a directory on the drive");
   if (options.rounds == 0) throw ConfigError("bench nvme: at least one round is needed");
   if (options.bytes < kTransferBytes) {
     throw ConfigError("bench nvme: at least " + format_bytes(kTransferBytes) + " must be moved, got " +
                       format_bytes(options.bytes));
   }
-  std::error_code error;
-  const fs::space_info space = fs::space(options.dir, error);
-  if (error) throw IoError({error.value(), "statvfs", options.dir.string(), 0, 0, "name an existing directory"});
-  const std::uint64_t needed = 2 * options.bytes + kSpareDiskBytes;
-  if (space.available < needed) {
-    throw ConfigError("bench nvme: " + options.dir.string() + " has " + format_bytes(space.available) +
-                      " free and needs " + format_bytes(needed) + "; lower the bytes or name another directory");
+  for (const fs::path& dir : options.dirs) {
+    std::error_code error;
+    const fs::space_info space = fs::space(dir, error);
+    if (error) throw IoError({error.value(), "statvfs", dir.string(), 0, 0, "name an existing directory"});
+    // As if all of it went to each: two directories may lie on one file system.
+    const std::uint64_t needed = 5 * options.bytes + kSpareDiskBytes;
+    if (space.available < needed) {
+      throw ConfigError("bench nvme: " + dir.string() + " has " + format_bytes(space.available) + " free and needs " +
+                        format_bytes(needed) + "; lower the bytes or name another directory");
+    }
   }
 }
 
-struct Series {
-  std::vector<double> strata;  // GB/s
-  std::vector<double> fio;
-  std::vector<double> ratio;
+// The sides of the comparison, and what they found.
+class NvmeBench {
+ public:
+  explicit NvmeBench(const NvmeBenchOptions& options)
+      : options_(options),
+        folders_(options.dirs.begin(), options.dirs.end()),
+        store_options_(store_options(options, folders_)),
+        host_("host", whole_pages(StoreRunner::slots_for(store_options_) * kTransferBytes)),
+        slots_(allocate_host(host_, host_.limit(), MemoryTag::Staging), kTransferBytes),
+        plain_(store_options_, slots_),
+        checksums_(with_checksums(store_options_), slots_) {
+    // Bytes that no drive can compress, as fio's are.
+    std::mt19937_64 random(1);
+    const std::span<std::byte> region = slots_.region();
+    std::generate_n(reinterpret_cast<std::uint64_t*>(region.data()), region.size() / sizeof(std::uint64_t), random);
+    if (options.with_fio && fio_available()) order_.push_back(Side::Fio);
+    fio_huge_pages_ = with_fio() && fio_gets_huge_pages(fio_job(Pattern::Read));
+  }
+
+  // Lays out the files. Keeps no figures.
+  void warm_up() {
+    for (const Pattern pattern : kPatterns) {
+      for (const Side side : order_) measure(side, pattern);
+    }
+  }
+
+  // All orders in turn, so that nobody always follows the same other side.
+  void round() {
+    for (const Pattern pattern : kPatterns) {
+      for (const Side side : order_) samples_[pattern][side].push_back(measure(side, pattern));
+    }
+    std::next_permutation(order_.begin(), order_.end());
+  }
+
+  json result() {
+    json out = {
+        {"rounds", options_.rounds},
+        {"bytes", options_.bytes},
+        {"block_bytes", store_options_.block_bytes},
+        {"depth", store_options_.queue_depth},
+        {"direct_io", plain_.direct()},
+        {"fio", with_fio()},
+        {"fio_huge_pages", fio_huge_pages_},
+        {"huge_pages_wanted", slots_.region().size() / kHugePageBytes + fio_huge_pages(fio_job(Pattern::Read))}};
+    for (const fs::path& dir : options_.dirs) out["dirs"].push_back(dir.string());
+    for (const Pattern pattern : kPatterns) add_pattern(out, pattern);
+    for (const DriveStats& drive : plain_.stats().drives) {
+      out["drives"].push_back({{"path", drive.path},
+                               {"bytes_read", drive.bytes_read},
+                               {"bytes_written", drive.bytes_written},
+                               {"read_rate", drive.read_rate},
+                               {"write_rate", drive.write_rate},
+                               {"best_write_rate", drive.best_write_rate}});
+    }
+    return out;
+  }
+
+ private:
+  bool with_fio() const { return std::find(order_.begin(), order_.end(), Side::Fio) != order_.end(); }
+
+  static StoreRunnerOptions store_options(const NvmeBenchOptions& options, const std::deque<WorkFolder>& folders) {
+    const nvme::DeviceProfile known = nvme::load_profile(options.dirs.front()).value_or(nvme::DeviceProfile{});
+    StoreRunnerOptions store{.bytes = options.bytes,
+                             .block_bytes = options.block_bytes.value_or(known.block_bytes),
+                             .queue_depth = options.queue_depth.value_or(known.queue_depth)};
+    for (const WorkFolder& folder : folders) store.folders.push_back(folder.path());
+    return store;
+  }
+
+  static StoreRunnerOptions with_checksums(StoreRunnerOptions store) {
+    store.checksums = true;
+    return store;
+  }
+
+  FioJob fio_job(Pattern pattern) const {
+    FioJob job{.pattern = pattern == Pattern::Mixed ? "rw" : name_of(pattern),
+               .bytes = options_.bytes,
+               .block_bytes = store_options_.block_bytes,
+               .queue_depth = store_options_.queue_depth};
+    for (const WorkFolder& folder : folders_) job.files.push_back(folder.path() / "fio");
+    return job;
+  }
+
+  // GiB/s. A virtual drive's credit grows while it rests, so every side gets the same rest; fio's start is one.
+  double measure(Side side, Pattern pattern) {
+    if (side != Side::Fio) {
+      std::this_thread::sleep_for(options_.idle);
+      return (side == Side::Store ? plain_ : checksums_).run(pattern) / kGiB;
+    }
+    std::this_thread::sleep_for(options_.idle - fio_unused_);
+    const FioResult result = run_fio(fio_job(pattern));
+    fio_unused_ = result.unused;
+    return result.bytes_per_second / kGiB;
+  }
+
+  std::vector<double> ratios(Pattern pattern, Side above, Side below) {
+    std::vector<double> values;
+    for (unsigned round = 0; round < options_.rounds; ++round) {
+      values.push_back(samples_[pattern][above][round] / samples_[pattern][below][round]);
+    }
+    return values;
+  }
+
+  void add_pattern(json& out, Pattern pattern) {
+    const std::string name = name_of(pattern);
+    for (const Side side : order_) out["samples"][name][name_of(side)] = samples_[pattern][side];
+    out[name + "_gib_s"] = median(samples_[pattern][Side::Store]);
+    out[name + "_checksum_ratio"] = median(ratios(pattern, Side::Checksums, Side::Store));
+    for (const char* key : {"_ratio_median", "_ratio_interval"}) out[name + key] = nullptr;
+    out["fio_" + name + "_gib_s"] = nullptr;
+    if (!with_fio()) return;
+    const std::vector<double> to_fio = ratios(pattern, Side::Store, Side::Fio);
+    out["fio_" + name + "_gib_s"] = median(samples_[pattern][Side::Fio]);
+    out[name + "_ratio_median"] = median(to_fio);
+    out[name + "_ratio_interval"] = median_interval(to_fio);
+  }
+
+  const NvmeBenchOptions options_;
+  const std::deque<WorkFolder> folders_;  // a deque, because they cannot move
+  const StoreRunnerOptions store_options_;
+  Budget host_;
+  SlotPool slots_;
+  StoreRunner plain_;
+  StoreRunner checksums_;
+  std::vector<Side> order_{Side::Store, Side::Checksums};  // of the next round
+  bool fio_huge_pages_ = false;
+  std::chrono::duration<double> fio_unused_{0};
+  std::map<Pattern, std::map<Side, std::vector<double>>> samples_;  // GiB/s, one per round
 };
 
-double fio_rate(const NvmeBenchOptions& options, const fs::path& folder, Pattern pattern) {
-  return run_fio({.file = folder / "fio",
-                  .pattern = pattern == Pattern::Mixed ? "rw" : name_of(pattern),
-                  .bytes = options.bytes / options.block_bytes * options.block_bytes,
-                  .block_bytes = options.block_bytes,
-                  .queue_depth = options.queue_depth});
+std::string cell(const char* format, double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
 }
 
-// GB/s of one pattern, measured once on each side.
-struct Pair {
-  double strata = 0;
-  double fio = 0;
-};
-
-enum class FirstTurn { Strata, Fio };
-
-Pair measure(const NvmeBenchOptions& options, const fs::path& folder, StoreBench& store, Pattern pattern,
-             FirstTurn first) {
-  if (!fio_available()) return {store.run(pattern) * 1e-9, 0};
-  if (first == FirstTurn::Strata) {
-    const double strata = store.run(pattern);
-    return {strata * 1e-9, fio_rate(options, folder, pattern) * 1e-9};
+std::string row(const json& result, const std::string& name) {
+  std::string text = name + std::string(8 - name.size(), ' ');
+  text += cell("%10.3f", result.at(name + "_gib_s").get<double>());
+  if (result.at("fio").get<bool>()) {
+    const json& interval = result.at(name + "_ratio_interval");
+    text += cell("%10.3f", result.at("fio_" + name + "_gib_s").get<double>());
+    text += cell("%12.3f", result.at(name + "_ratio_median").get<double>());
+    text += cell("  [%.3f", interval.at(0).get<double>()) + cell(", %.3f]", interval.at(1).get<double>());
   }
-  const double fio = fio_rate(options, folder, pattern);
-  return {store.run(pattern) * 1e-9, fio * 1e-9};
+  return text + cell("%14.3f\n", result.at(name + "_checksum_ratio").get<double>());
 }
 
 }  // namespace
 
 json run_nvme_bench(const NvmeBenchOptions& options) {
   check(options);
-  const WorkFolder folder(options.dir);
-  StoreBench store(options, folder.path());
-  const bool with_fio = fio_available();
-  std::array<Series, kPatterns.size()> series;
-  for (unsigned round = 0; round <= options.rounds; ++round) {
-    for (std::size_t i = 0; i < kPatterns.size(); ++i) {
-      const FirstTurn first = round % 2 == 0 ? FirstTurn::Strata : FirstTurn::Fio;
-      const Pair pair = measure(options, folder.path(), store, kPatterns[i], first);
-      if (round == 0) continue;  // lays out both files
-      series[i].strata.push_back(pair.strata);
-      if (!with_fio) continue;
-      series[i].fio.push_back(pair.fio);
-      series[i].ratio.push_back(pair.strata / pair.fio);
-    }
-  }
-  json result = {{"dir", options.dir.string()},
-                 {"bytes", options.bytes},
-                 {"block_bytes", options.block_bytes},
-                 {"queue_depth", options.queue_depth},
-                 {"rounds", options.rounds},
-                 {"direct", store.direct()},
-                 {"fio", with_fio},
-                 {"fio_huge_pages", with_fio && fio_gets_huge_pages(options.block_bytes, options.queue_depth)}};
-  for (std::size_t i = 0; i < kPatterns.size(); ++i) {
-    json& entry = result[name_of(kPatterns[i])];
-    entry["strata"] = summary("gb_per_s", series[i].strata);
-    if (!with_fio) continue;
-    entry["fio"] = summary("gb_per_s", series[i].fio);
-    entry["ratio"] = summary("values", series[i].ratio);
-  }
-  return result;
+  NvmeBench bench(options);
+  bench.warm_up();
+  for (unsigned round = 0; round < options.rounds; ++round) bench.round();
+  return bench.result();
 }
 
 std::string format_nvme_bench(const json& result) {
-  std::string text = result.at("dir").get<std::string>() + ": " +
-                     format_bytes(result.at("bytes").get<std::uint64_t>()) + ", blocks of " +
-                     format_bytes(result.at("block_bytes").get<std::uint64_t>()) + ", depth " +
-                     std::to_string(result.at("queue_depth").get<unsigned>()) + ", " +
-                     std::to_string(result.at("rounds").get<unsigned>()) + " rounds, " +
-                     (result.at("direct").get<bool>() ? "direct" : "buffered") + " I/O\n";
-  text += "        strata GB/s (MAD)    fio GB/s (MAD)    strata/fio (MAD)\n";
-  for (const Pattern pattern : kPatterns) {
-    const json& entry = result.at(name_of(pattern));
-    std::array<char, 32> cell{};
-    std::snprintf(cell.data(), cell.size(), "%-6s", name_of(pattern));
-    text += cell.data();
-    for (const char* side : {"strata", "fio", "ratio"}) {
-      if (!entry.contains(side)) continue;
-      std::snprintf(cell.data(), cell.size(), "  %8.3f (%.3f)  ", entry[side].at("median").get<double>(),
-                    entry[side].at("mad").get<double>());
-      text += cell.data();
-    }
-    text += '\n';
-  }
-  if (!result.at("fio").get<bool>()) {
-    text += "fio is not on PATH: no comparison\n";
+  const bool with_fio = result.at("fio").get<bool>();
+  std::string text;
+  for (const json& dir : result.at("dirs")) text += (text.empty() ? "" : ", ") + dir.get<std::string>();
+  text += ": " + format_bytes(result.at("bytes").get<std::uint64_t>()) + ", blocks of " +
+          format_bytes(result.at("block_bytes").get<std::uint64_t>()) + ", depth " +
+          std::to_string(result.at("depth").get<unsigned>()) + ", " +
+          std::to_string(result.at("rounds").get<unsigned>()) + " rounds, " +
+          (result.at("direct_io").get<bool>() ? "direct" : "buffered") + " I/O\n";
+  text += with_fio ? "            store       fio   store/fio  [95 % interval]  with checksums\n"
+                   : "            store  with checksums\n";
+  for (const Pattern pattern : {Pattern::Read, Pattern::Write, Pattern::Mixed}) text += row(result, name_of(pattern));
+  text += "store and fio in GiB/s, medians; the rest are medians of paired ratios\n";
+  if (!with_fio) {
+    text += "fio did not run: no comparison\n";
   } else if (!result.at("fio_huge_pages").get<bool>()) {
     text +=
         "fio's buffers lie on small pages and the store's on huge ones, which flatters the store. For a fair "
         "comparison "
-        "reserve huge pages first: sysctl vm.nr_hugepages=N\n";
+        "reserve huge pages first: sysctl vm.nr_hugepages=" +
+        std::to_string(result.at("huge_pages_wanted").get<std::uint64_t>()) + "\n";
   }
   return text;
 }

@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 extern char** environ;
@@ -19,23 +22,41 @@ extern char** environ;
 namespace strata::bench {
 namespace {
 
+// A file name as fio's options take it: a colon would begin another file.
+std::string escaped(const std::filesystem::path& file) {
+  std::string text;
+  for (const char c : file.string()) {
+    if (c == ':' || c == '\\') text += '\\';
+    text += c;
+  }
+  return text;
+}
+
 std::vector<std::string> arguments_of(const FioJob& job, const std::filesystem::path& report) {
-  return {"fio",
-          "--name=yardstick",
-          "--filename=" + job.file.string(),
-          "--rw=" + job.pattern,
-          "--size=" + std::to_string(job.bytes),
-          "--bs=" + std::to_string(job.block_bytes),
-          "--iodepth=" + std::to_string(job.queue_depth),
-          "--ioengine=io_uring",
-          "--direct=1",
-          "--fixedbufs=1",
-          "--registerfiles=1",
-          "--thread=1",
-          std::string("--mem=") + (fio_gets_huge_pages(job.block_bytes, job.queue_depth) ? "mmaphuge" : "mmap"),
-          "--overwrite=1",  // else fio makes the file anew, and allocating blocks is measured on its side only
-          "--output-format=json",
-          "--output=" + report.string()};
+  const std::uint64_t share = job.bytes / job.files.size() / job.block_bytes * job.block_bytes;
+  std::vector<std::string> arguments{
+      "fio",
+      "--output-format=json",
+      "--output=" + report.string(),
+      "--name=global",
+      "--rw=" + job.pattern,
+      "--size=" + std::to_string(share),
+      "--bs=" + std::to_string(job.block_bytes),
+      "--iodepth=" + std::to_string(job.queue_depth),
+      "--ioengine=io_uring",
+      "--direct=1",
+      "--fixedbufs=1",
+      "--registerfiles=1",
+      "--thread=1",
+      "--group_reporting=1",
+      std::string("--mem=") + (fio_gets_huge_pages(job) ? "mmaphuge" : "mmap"),
+      "--overwrite=1",  // else fio makes the file anew, and allocating blocks is measured on its side only
+  };
+  for (std::size_t i = 0; i < job.files.size(); ++i) {
+    arguments.push_back("--name=yardstick" + std::to_string(i));
+    arguments.push_back("--filename=" + escaped(job.files[i]));
+  }
+  return arguments;
 }
 
 void run_program(const std::vector<std::string>& arguments) {
@@ -63,10 +84,16 @@ std::uint64_t meminfo(const std::string& key) {
 
 }  // namespace
 
-bool fio_gets_huge_pages(std::size_t block_bytes, unsigned queue_depth) {
+std::uint64_t fio_huge_pages(const FioJob& job) {
   const std::uint64_t page = meminfo("Hugepagesize") << 10;
+  if (page == 0) return 0;
   // One page more for fio's own alignment.
-  return page > 0 && meminfo("HugePages_Free") * page >= std::uint64_t{block_bytes} * queue_depth + 2 * page;
+  return (ceil_div(std::uint64_t{job.block_bytes} * job.queue_depth, page) + 1) * job.files.size();
+}
+
+bool fio_gets_huge_pages(const FioJob& job) {
+  const std::uint64_t pages = fio_huge_pages(job);
+  return pages > 0 && meminfo("HugePages_Free") - meminfo("HugePages_Rsvd") >= pages;
 }
 
 bool fio_available() {
@@ -78,9 +105,12 @@ bool fio_available() {
   return false;
 }
 
-double run_fio(const FioJob& job) {
-  const std::filesystem::path report = job.file.string() + ".json";
+FioResult run_fio(const FioJob& job) {
+  using Clock = std::chrono::steady_clock;
+  const std::filesystem::path report = job.files.front().string() + ".json";
+  const Clock::time_point start = Clock::now();
   run_program(arguments_of(job, report));
+  const std::chrono::duration<double> whole = Clock::now() - start;
   std::ifstream stream(report);
   // fio may print notes before the document.
   std::string text(std::istreambuf_iterator<char>(stream), {});
@@ -89,7 +119,12 @@ double run_fio(const FioJob& job) {
   const std::size_t begin = text.find('{');
   const nlohmann::json result = nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin));
   const nlohmann::json& done = result.at("jobs").at(0);
-  return done.at("read").at("bw_bytes").get<double>() + done.at("write").at("bw_bytes").get<double>();
+  const auto figure = [&done](const char* direction, const char* key) {
+    return done.at(direction).at(key).get<double>();
+  };
+  const double runtime_ms = std::max(figure("read", "runtime"), figure("write", "runtime"));
+  return {.bytes_per_second = figure("read", "bw_bytes") + figure("write", "bw_bytes"),
+          .unused = whole - std::chrono::duration<double, std::milli>(runtime_ms)};
 }
 
 }  // namespace strata::bench

@@ -1,28 +1,39 @@
 // Runs fio as a yardstick.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace strata::bench {
 
+// One job, thread and ring per file, as the store has them per drive; each moves its share of the bytes.
 struct FioJob {
-  std::filesystem::path file;  // written by fio, left to the caller
-  std::string pattern;         // "read", "write" or "rw"
-  std::uint64_t bytes = 0;
+  std::vector<std::filesystem::path> files{};  // written by fio, left to the caller
+  std::string pattern;                         // "read", "write" or "rw"
+  std::uint64_t bytes = 0;                     // of all files together
   std::size_t block_bytes = 0;
-  unsigned queue_depth = 0;
+  unsigned queue_depth = 0;  // of each file
+};
+
+struct FioResult {
+  double bytes_per_second = 0;           // reads and writes together
+  std::chrono::duration<double> unused;  // how long the drive was idle while fio started and ended
 };
 
 bool fio_available();
 
-// True when enough huge pages are reserved (vm.nr_hugepages) for fio's buffers. A request on 4 KiB pages has many
-// segments, and drives with a limit below 257 get it cut; the store's buffers lie on transparent huge pages, which fio
-// cannot ask for.
-bool fio_gets_huge_pages(std::size_t block_bytes, unsigned queue_depth);
+// Huge pages that the buffers of such a run take. A request on 4 KiB pages has many segments, and drives with a limit
+// below 257 get it cut; the store's buffers lie on huge pages, which fio can have only from the machine's reserve
+// (vm.nr_hugepages).
+std::uint64_t fio_huge_pages(const FioJob& job);
+// True when so many are free.
+bool fio_gets_huge_pages(const FioJob& job);
 
-// Bytes per second, reads and writes together. Throws: IoError when fio fails.
-double run_fio(const FioJob& job);
+// Throws: IoError when fio fails.
+FioResult run_fio(const FioJob& job);
 
 }  // namespace strata::bench

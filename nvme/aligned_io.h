@@ -33,7 +33,8 @@ class AlignedIo {
  public:
   static constexpr std::uint64_t kBounceBytes = std::uint64_t{1} << 20;
 
-  AlignedIo(const IoQueue::BackendMaker& make, IoQueueOptions options, IoMeter& meter) : queue_(make, options, meter) {}
+  AlignedIo(const IoQueue::BackendMaker& make, IoQueueOptions options, DriveMeter& meter)
+      : queue_(make, options, meter) {}
 
   // Requires: the range lies in the extent. The events complete when every part has; `urgency` is for reads.
   Event read(const Extent& extent, std::uint64_t offset, std::span<std::byte> destination, IoUrgency urgency);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -34,6 +35,7 @@ struct IoQueue::Slot {
   std::uint64_t begin = 0;  // [begin, end) of the transfer is still to be moved
   std::uint64_t end = 0;
   unsigned stalls = 0;
+  Trace::Clock::time_point sent{};  // of the request in flight; only when there is a trace
 };
 
 namespace {
@@ -57,13 +59,20 @@ std::string hint_for(int error, const IoTransfer& transfer, std::uint64_t moved)
 
 }  // namespace
 
-IoQueue::IoQueue(const BackendMaker& make, IoQueueOptions options, IoMeter& meter) : options_(options), meter_(meter) {
-  STRATA_EXPECTS(options.depth > 0, "queue depth must be at least 1");
+IoQueue::IoQueue(const BackendMaker& make, IoQueueOptions options, DriveMeter& meter)
+    : options_(std::move(options)), meter_(meter), turns_(options_.burst_bytes) {
+  STRATA_EXPECTS(options_.depth > 0, "queue depth must be at least 1");
   STRATA_EXPECTS(
-      options.block_bytes > 0 && options.block_bytes % kPageBytes == 0 && options.block_bytes <= kMaxRequestBytes,
-      "block size must be a multiple of 4096 and at most 1 GiB, got " + std::to_string(options.block_bytes));
-  slots_.resize(options.depth);
-  for (std::size_t slot = options.depth; slot-- > 0;) free_slots_.push_back(slot);
+      options_.block_bytes > 0 && options_.block_bytes % kPageBytes == 0 && options_.block_bytes <= kMaxRequestBytes,
+      "block size must be a multiple of 4096 and at most 1 GiB, got " + std::to_string(options_.block_bytes));
+  if (options_.trace != nullptr) {
+    for (const IoOp op : {IoOp::Read, IoOp::Write}) {
+      trace_rows_[static_cast<std::size_t>(op)] =
+          options_.trace->row(options_.trace_name + (op == IoOp::Read ? " read" : " write"), Trace::Row::Overlapping);
+    }
+  }
+  slots_.resize(options_.depth);
+  for (std::size_t slot = options_.depth; slot-- > 0;) free_slots_.push_back(slot);
   std::exception_ptr failure;
   EventSource source;
   const Event started = source.event();
@@ -150,6 +159,7 @@ void IoQueue::fill() {
     transfer->next = std::min<std::uint64_t>(begin + options_.block_bytes, transfer->what.bytes);
     ++transfer->in_flight;
     const std::uint64_t end = transfer->next;
+    turns_.sent(transfer->what.op, end - begin);
     slots_[slot] = {std::move(transfer), begin, end, 0};
     send(slot);
   }
@@ -162,20 +172,19 @@ std::shared_ptr<IoQueue::Transfer> IoQueue::front_of(Lane lane) {
 }
 
 std::shared_ptr<IoQueue::Transfer> IoQueue::pick() {
-  std::shared_ptr<Transfer> read = front_of(kDemand);
-  if (!read) read = front_of(kPrefetch);
+  std::shared_ptr<Transfer> demand = front_of(kDemand);
+  std::shared_ptr<Transfer> prefetch = front_of(kPrefetch);
   std::shared_ptr<Transfer> write = front_of(kWrite);
-  if (write && (!read || reads_in_a_row_ + 1 >= kFairShare)) {
-    reads_in_a_row_ = 0;
-    return write;
-  }
-  reads_in_a_row_ = write ? reads_in_a_row_ + 1 : 0;  // counts only reads that a write had to wait for
-  return read;
+  const std::optional<IoOp> op =
+      turns_.next({.demand = demand != nullptr, .prefetch = prefetch != nullptr, .write = write != nullptr});
+  if (op == IoOp::Write) return write;
+  return demand ? demand : prefetch;
 }
 
 void IoQueue::send(std::size_t index) {
-  const Slot& slot = slots_[index];
+  Slot& slot = slots_[index];
   const IoTransfer& what = slot.transfer->what;
+  if (options_.trace != nullptr) slot.sent = Trace::Clock::now();
   meter_.begin(what.op);
   backend_->submit({what.op, what.extent->fd, what.extent->offset + what.offset + slot.begin, what.data + slot.begin,
                     static_cast<std::size_t>(slot.end - slot.begin), index});
@@ -186,8 +195,9 @@ void IoQueue::finish(const IoCompletion& completion) {
                  "the backend completed a request that is not in flight: " + std::to_string(completion.token));
   Slot& slot = slots_[completion.token];
   Transfer& transfer = *slot.transfer;
-  meter_.end(transfer.what.op);
   const std::size_t moved = examine(slot, completion.result);
+  meter_.end(transfer.what.op, moved);
+  if (options_.trace != nullptr) record(slot, moved);
   slot.begin += moved;
   transfer.moved += moved;
   if (slot.begin == slot.end || transfer.error) {
@@ -233,6 +243,15 @@ std::size_t IoQueue::examine(const Slot& slot, std::int64_t result) {
   return static_cast<std::size_t>(moved / transfer.what.extent->alignment * transfer.what.extent->alignment);
 }
 
+void IoQueue::record(const Slot& slot, std::size_t moved) {
+  const IoTransfer& what = slot.transfer->what;
+  options_.trace->add({.row = trace_rows_[static_cast<std::size_t>(what.op)],
+                       .name = what.extent->name,
+                       .begin = slot.sent,
+                       .end = Trace::Clock::now(),
+                       .bytes = moved});
+}
+
 void IoQueue::settle(std::size_t index) {
   const std::shared_ptr<Transfer> transfer = std::move(slots_[index].transfer);
   free_slots_.push_back(index);
@@ -255,7 +274,7 @@ void IoQueue::abandon(std::exception_ptr error) {
   }
   for (Slot& slot : slots_) {
     if (!slot.transfer) continue;
-    meter_.end(slot.transfer->what.op);
+    meter_.end(slot.transfer->what.op, 0);
     lost.insert(std::move(slot.transfer));
   }
   for (const Waiting& waiting : waiting_) {

@@ -12,9 +12,11 @@
 
 #include "core/blob_store.h"
 #include "core/event.h"
+#include "core/trace.h"
 #include "nvme/extent.h"
 #include "nvme/io_backend.h"
 #include "nvme/io_meter.h"
+#include "nvme/io_turns.h"
 
 namespace strata::nvme {
 
@@ -30,25 +32,26 @@ struct IoTransfer {
 };
 
 struct IoQueueOptions {
-  std::size_t block_bytes = std::size_t{1}
-                            << 20;  // largest request; a multiple of kPageBytes, at most kMaxRequestBytes
-  unsigned depth = 32;              // requests in flight
+  // Of the largest request; a multiple of kPageBytes, at most kMaxRequestBytes.
+  std::size_t block_bytes = std::size_t{1} << 20;
+  unsigned depth = 32;               // requests in flight
+  std::uint64_t burst_bytes = 0;     // reads and writes take turns of about this; 0 = they are mixed
+  Trace* trace = nullptr;            // records each request; must outlive the queue; null = none
+  std::string trace_name = "nvme0";  // of the drive: its rows are "nvme0 read" and "nvme0 write"
 };
 
 // One thread that owns a backend. submit() from any thread, completion callbacks included; it never blocks on I/O.
-// Order: demand reads, then prefetch reads, then writes, oldest first; but of kFairShare requests at least one is a
-// write while a write waits. Short results resume where they stopped; EAGAIN and EINTR are tried again. An event
-// completes only when none of its requests is in flight, also when it fails. The destructor finishes everything that
-// was submitted.
+// Order: demand reads, then prefetch reads, oldest first; writes, oldest first; IoTurns says which of the two is next.
+// Short results resume where they stopped; EAGAIN and EINTR are tried again. An event completes only when none of its
+// requests is in flight, also when it fails. The destructor finishes everything that was submitted.
 class IoQueue {
  public:
-  static constexpr unsigned kFairShare = 8;
   static constexpr unsigned kMaxStalls = 1000;  // attempts in a row that move nothing before a request fails
 
   using BackendMaker = std::function<std::unique_ptr<IoBackend>()>;
 
   // `make` runs on the queue's thread. Throws: what `make` throws.
-  IoQueue(const BackendMaker& make, IoQueueOptions options, IoMeter& meter);
+  IoQueue(const BackendMaker& make, IoQueueOptions options, DriveMeter& meter);
   ~IoQueue();
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
@@ -70,11 +73,13 @@ class IoQueue {
   void send(std::size_t slot);
   void finish(const IoCompletion& completion);
   std::size_t examine(const Slot& slot, std::int64_t result);
+  void record(const Slot& slot, std::size_t moved);
   void settle(std::size_t slot);
   void abandon(std::exception_ptr error);
 
   const IoQueueOptions options_;
-  IoMeter& meter_;
+  DriveMeter& meter_;
+  std::array<std::uint32_t, 2> trace_rows_{};  // indexed by IoOp
 
   std::mutex mutex_;
   std::vector<std::shared_ptr<Transfer>> inbox_;  // guarded by mutex_
@@ -84,7 +89,7 @@ class IoQueue {
 
   // Of the queue's thread only:
   std::array<Waiting, kLanes> waiting_;
-  unsigned reads_in_a_row_ = 0;
+  IoTurns turns_;
   std::vector<Slot> slots_;  // a request's token is its index here
   std::vector<std::size_t> free_slots_;
 

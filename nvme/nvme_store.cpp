@@ -1,6 +1,8 @@
 #include "nvme/nvme_store.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "core/bytes.h"
@@ -23,6 +25,8 @@ void check_options(const NvmeOptions& options) {
   check(depth >= 1 && depth <= 4096, "queue_depth: must be 1 to 4096, got " + std::to_string(depth));
   check(options.io_threads >= 1 && options.io_threads <= 256,
         "io_threads: must be 1 to 256, got " + std::to_string(options.io_threads));
+  check(options.chunk_bytes >= kPageBytes && options.chunk_bytes % kPageBytes == 0,
+        "chunk_bytes: must be a multiple of 4096, got " + std::to_string(options.chunk_bytes));
 }
 
 // The profile of a path with what the options fix.
@@ -50,61 +54,115 @@ std::size_t block_bytes(const DeviceProfile& profile, const SwapFile& file) {
                                file.extent_alignment());
 }
 
+IoQueueOptions queue_options(const NvmeOptions& options, std::size_t path, const SwapFile& file) {
+  const DeviceProfile profile = profile_of(options, path);
+  return {.block_bytes = block_bytes(profile, file),
+          .depth = profile.queue_depth,
+          .burst_bytes = profile.burst_bytes,
+          .trace = options.trace,
+          .trace_name = "nvme" + std::to_string(path)};
+}
+
+// What is known of a path that reads as much as it writes; 0 = nothing.
+double known_rate(const DeviceProfile& profile) {
+  if (profile.read_rate <= 0 || profile.write_rate <= 0) return 0;
+  return 2 / (1 / profile.read_rate + 1 / profile.write_rate);
+}
+
 }  // namespace
 
-NvmeStore::Volume::Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
-                          const BackendFactory& factory, IoMeter& meter)
-    : file(path, options.mode),
-      io([&] { return factory(backend_options(options, profile, file)); },
-         {block_bytes(profile, file), profile.queue_depth}, meter) {}
+NvmeStore::Volume::Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter)
+    : file(options.paths[path], options.mode),
+      io([&] { return factory(backend_options(options, profile_of(options, path), file)); },
+         queue_options(options, path, file), meter.add_drive(options.paths[path].string())) {}
 
-NvmeStore::NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory) : budget_(budget) {
+NvmeStore::NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory)
+    : budget_(budget), now_(options.now) {
   check_options(options);
+  std::vector<double> known;
   for (std::size_t path = 0; path < options.paths.size(); ++path) {
-    volumes_.push_back(
-        std::make_unique<Volume>(options.paths[path], options, profile_of(options, path), factory, meter_));
+    known.push_back(known_rate(profile_of(options, path)));
+    volumes_.push_back(std::make_unique<Volume>(options, path, factory, meter_));
+    alignment_ = std::max(alignment_, volumes_.back()->file.extent_alignment());
+  }
+  tracked_ = options.checksums || volumes_.size() > 1;
+  // Without either nothing is gained by cutting: a blob is one chunk.
+  chunk_bytes_ = tracked_ ? options.chunk_bytes : std::numeric_limits<std::uint64_t>::max() / 2;
+  const std::uint64_t padded = align_up(chunk_bytes_, alignment_);
+  rates_.emplace(known, 16 * options.chunk_bytes);
+  striping_.emplace(volumes_.size(), padded);
+  striping_->set_weights(rates_->weights());
+  spares_.emplace(files(), padded, budget_);
+  for (std::size_t path = 0; path < volumes_.size() && options.checksums; ++path) {
+    checkers_.push_back(std::make_unique<ThreadExecutor>("strata-check"));
   }
 }
 
-BlobId NvmeStore::create(std::string name, std::uint64_t bytes) {
+NvmeStore::~NvmeStore() {
+  {
+    // Follow-ups of completions may go to any path, so all paths must live until the last one.
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return in_flight_ == 0; });
+  }
+  spares_->stop();
+}
+
+std::uint64_t NvmeStore::bytes_on_path(std::size_t index) const {
   const std::lock_guard lock(mutex_);
-  const std::size_t volume = extents_.size() % volumes_.size();
-  SwapFile& file = volumes_[volume]->file;
-  Extent extent;
-  extent.padded_bytes = align_up(bytes, file.extent_alignment());
-  // The port does not say what a blob is for; states of the optimizer are by far the most.
-  extent.reservation = budget_.reserve(extent.padded_bytes, MemoryTag::OptimState);
-  extent.offset = file.grow(extent.padded_bytes, name);
-  extent.name = std::move(name);
+  return striping_->bytes_on(index);
+}
+
+std::vector<SwapFile*> NvmeStore::files() const {
+  std::vector<SwapFile*> result;
+  for (const std::unique_ptr<Volume>& volume : volumes_) result.push_back(&volume->file);
+  return result;
+}
+
+std::vector<std::uint64_t> NvmeStore::chunk_sizes(std::uint64_t bytes) const {
+  std::vector<std::uint64_t> sizes(bytes / chunk_bytes_, chunk_bytes_);
+  if (bytes % chunk_bytes_ > 0) sizes.push_back(bytes % chunk_bytes_);
+  return sizes;
+}
+
+void NvmeStore::put(Extent& extent, Place place) const {
+  const SwapFile& file = volumes_[place.path]->file;
   extent.directory = file.directory().string();
   extent.fd = file.fd();
-  extent.bytes = bytes;
+  extent.offset = place.offset;
   extent.alignment = file.request_alignment();
-  extent.volume = volume;
-  extents_.push_back(std::move(extent));
-  return {static_cast<std::uint32_t>(extents_.size() - 1)};
+  extent.volume = place.path;
 }
 
-const Extent& NvmeStore::extent_of(BlobId blob, std::uint64_t offset, std::uint64_t bytes) const {
+BlobId NvmeStore::create(std::string name, std::uint64_t bytes) {
+  const std::lock_guard creating(create_mutex_);
+  Blob blob;
+  blob.bytes = bytes;
+  for (const std::uint64_t size : chunk_sizes(bytes)) {
+    Extent extent;
+    extent.name = name;
+    if (bytes > chunk_bytes_) extent.name += ", chunk at " + std::to_string(blob.chunks.size() * chunk_bytes_);
+    extent.bytes = size;
+    extent.padded_bytes = align_up(size, alignment_);
+    blob.chunks.push_back({std::move(extent)});
+  }
+  std::vector<std::uint64_t> padded;
+  for (const Chunk& chunk : blob.chunks) padded.push_back(chunk.extent.padded_bytes);
+  // The port does not say what a blob is for; states of the optimizer are by far the most.
+  blob.reservation =
+      budget_.reserve(std::accumulate(padded.begin(), padded.end(), std::uint64_t{0}), MemoryTag::OptimState);
+  const Striping striping = [this] {
+    const std::lock_guard lock(mutex_);
+    return *striping_;
+  }();
+  const std::vector<Place> places = take_places(files(), striping, padded, name);
+  blob.name = std::move(name);
   const std::lock_guard lock(mutex_);
-  STRATA_EXPECTS(blob.index < extents_.size(), "no blob " + std::to_string(blob.index));
-  const Extent& extent = extents_[blob.index];
-  STRATA_EXPECTS(offset <= extent.bytes && bytes <= extent.bytes - offset,
-                 "blob " + extent.name + " has " + std::to_string(extent.bytes) + " bytes; asked for " +
-                     std::to_string(bytes) + " at " + std::to_string(offset));
-  return extent;
-}
-
-Event NvmeStore::read(BlobId blob, std::uint64_t offset_bytes, std::span<std::byte> destination, IoUrgency urgency) {
-  const Extent& extent = extent_of(blob, offset_bytes, destination.size());
-  meter_.count_bytes(IoOp::Read, destination.size());
-  return volumes_[extent.volume]->io.read(extent, offset_bytes, destination, urgency);
-}
-
-Event NvmeStore::write(BlobId blob, std::uint64_t offset_bytes, std::span<const std::byte> source) {
-  const Extent& extent = extent_of(blob, offset_bytes, source.size());
-  meter_.count_bytes(IoOp::Write, source.size());
-  return volumes_[extent.volume]->io.write(extent, offset_bytes, source);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    put(blob.chunks[i].extent, places[i]);
+    striping_->add(places[i].path, padded[i]);
+  }
+  blobs_.push_back(std::move(blob));
+  return {static_cast<std::uint32_t>(blobs_.size() - 1)};
 }
 
 }  // namespace strata::nvme

@@ -1,9 +1,12 @@
 // BlobStore on files in one or several directories.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,12 +16,17 @@
 
 #include "core/blob_store.h"
 #include "core/budget.h"
+#include "core/executor.h"
 #include "core/trace.h"
 #include "nvme/aligned_io.h"
 #include "nvme/backend_factory.h"
 #include "nvme/device_profile.h"
 #include "nvme/extent.h"
 #include "nvme/io_meter.h"
+#include "nvme/path_rates.h"
+#include "nvme/placement.h"
+#include "nvme/spare_chunks.h"
+#include "nvme/striping.h"
 #include "nvme/swap_file.h"
 
 namespace strata::nvme {
@@ -36,17 +44,26 @@ struct NvmeOptions {
   bool checksums = false;                       // of every chunk that was written whole, examined when it is read whole
   Trace* trace = nullptr;                       // records each request; must outlive the store; null = none
   std::vector<std::span<std::byte>> regions{};  // memory to register with io_uring; must outlive the store
+  // What tells how long transfers take. Tests replace it.
+  std::function<PathRates::Clock::time_point()> now = PathRates::Clock::now;
 };
 
-// One swap file, one queue and one I/O thread per path; blob k lies on path k modulo their number. Swap files have no
-// name once the constructor returns, so nothing is left behind. Every extent is reserved from the budget, padding
-// included. See docs/nvme.md.
+// One swap file, one queue and one I/O thread per path. Swap files have no name once the constructor returns, so
+// nothing is left behind. Space for a whole blob, padding included, is taken from the budget and from the file systems
+// in create(). See docs/nvme.md.
+//
+// Several paths: chunks are dealt to them in proportion to their rates. A chunk of full size that is written whole may
+// move to a path that has too few; while it does, one more chunk is taken from the budget, if there is room.
+// Checksums: a chunk that was written whole is verified when it is read whole; a read that finds other bytes fails with
+// CorruptionError. A partial write leaves its chunk unverified until it is written whole again.
 class NvmeStore final : public BlobStore {
  public:
   // `budget` must outlive the store. `factory` is replaced by tests that inject faults.
   // Throws: ConfigError or IoError naming the option or the path.
   NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory = make_io_backend);
+  ~NvmeStore() override;
 
+  // Not from a completion callback: it may wait for I/O that is in flight.
   BlobId create(std::string name, std::uint64_t bytes) override;
   Event read(BlobId blob, std::uint64_t offset_bytes, std::span<std::byte> destination, IoUrgency urgency) override;
   Event write(BlobId blob, std::uint64_t offset_bytes, std::span<const std::byte> source) override;
@@ -54,21 +71,60 @@ class NvmeStore final : public BlobStore {
 
   // How path `index` is used in fact, after any fall-back.
   IoMode mode_of_path(std::size_t index) const { return volumes_[index]->file.mode(); }
+  // Bytes of blobs, padding included, that lie on path `index` now.
+  std::uint64_t bytes_on_path(std::size_t index) const;
 
  private:
   struct Volume {
-    Volume(const std::filesystem::path& path, const NvmeOptions& options, const DeviceProfile& profile,
-           const BackendFactory& factory, IoMeter& meter);
+    Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter);
     SwapFile file;
     AlignedIo io;  // destroyed first: finishes what is in flight
   };
-  const Extent& extent_of(BlobId blob, std::uint64_t offset, std::uint64_t bytes) const;
+  struct Chunk {
+    Extent extent;
+    std::size_t in_flight = 0;                // transfers
+    std::optional<std::uint64_t> checksum{};  // of its bytes; empty: it is not known what they are
+  };
+  struct Blob {
+    std::string name;
+    std::uint64_t bytes = 0;
+    Reservation reservation{};  // pays for all chunks, wherever they lie
+    std::vector<Chunk> chunks{};
+  };
+  struct Transfer;
+
+  std::vector<SwapFile*> files() const;
+  std::vector<std::uint64_t> chunk_sizes(std::uint64_t bytes) const;
+  void put(Extent& extent, Place place) const;
+  Blob& blob_with(BlobId blob, std::uint64_t offset, std::uint64_t bytes);
+  Event transfer(BlobId blob, const IoTransfer& whole);
+  Event plain(const IoTransfer& part);
+
+  Event start(Chunk& chunk, const IoTransfer& part);
+  void move_to_better_path(Chunk& chunk);
+  void send(const std::shared_ptr<Transfer>& transfer);
+  void landed(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error);
+  void finish(const std::shared_ptr<Transfer>& transfer, std::exception_ptr error);
+  static std::exception_ptr verify(const Transfer& transfer);
 
   Budget& budget_;
+  const std::function<PathRates::Clock::time_point()> now_;
+  std::mutex create_mutex_;  // one create() at a time; never taken together with I/O
+  // Never held over a system call: completions take it, and some system calls wait for completions.
   mutable std::mutex mutex_;
-  std::deque<Extent> extents_;  // guarded by mutex_; a deque, because requests in flight point at its elements
+  std::condition_variable idle_;
+  std::deque<Blob> blobs_;            // guarded by mutex_; a deque, because transfers in flight point at chunks
+  std::size_t in_flight_ = 0;         // guarded by mutex_; of start(), their follow-ups included
+  std::optional<Striping> striping_;  // guarded by mutex_
+  std::optional<PathRates> rates_;    // guarded by mutex_
   IoMeter meter_;
-  std::vector<std::unique_ptr<Volume>> volumes_;  // destroyed first
+  // One per path compute checksums; none without checksums. Outlive the I/O threads, which post to them.
+  std::vector<std::unique_ptr<ThreadExecutor>> checkers_;
+  std::vector<std::unique_ptr<Volume>> volumes_;  // destroyed before what is above
+  std::uint64_t alignment_ = 1;                   // of the places of chunks: what suits every path
+  std::uint64_t chunk_bytes_ = 0;
+  bool tracked_ = false;  // each transfer is followed to its end: several paths, or checksums
+  std::optional<SpareChunks> spares_;
 };
 
 }  // namespace strata::nvme

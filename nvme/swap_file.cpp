@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kNameAttempts = 1000;
 
-FileDescriptor create_exclusive(const fs::path& directory) {
+FileDescriptor create_unlinked(const fs::path& directory) {
   const std::string stem = "strata-swap-" + std::to_string(::getpid()) + "-";
   int error = EEXIST;
   for (int attempt = 0; attempt < kNameAttempts && error == EEXIST; ++attempt) {
@@ -36,6 +36,16 @@ FileDescriptor create_exclusive(const fs::path& directory) {
   }
   throw IoError({error, "create a swap file in", directory.string(), 0, 0,
                  "nvme.paths must name directories that this user may write in"});
+}
+
+FileDescriptor create(const fs::path& directory, SwapFileBirth birth) {
+  if (birth == SwapFileBirth::Unnamed) {
+    // O_EXCL: nobody, /proc included, can give it a name later.
+    const int fd = ::open(directory.c_str(), O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) return FileDescriptor(fd);
+    // Not every file system can (NFS, FAT). What else is wrong with the directory shows again below.
+  }
+  return create_unlinked(directory);
 }
 
 // What direct I/O on this file asks for; 0 when the kernel knows that it cannot do it; nothing when it does not say.
@@ -79,8 +89,8 @@ SwapDirectory::~SwapDirectory() {
   if (created_) (void)::rmdir(path_.c_str());
 }
 
-SwapFile::SwapFile(const fs::path& directory, IoMode mode)
-    : directory_(directory), file_(create_exclusive(directory)), mode_(IoMode::Buffered), alignment_(kPageBytes) {
+SwapFile::SwapFile(const fs::path& directory, IoMode mode, SwapFileBirth birth)
+    : directory_(directory), file_(create(directory, birth)), mode_(IoMode::Buffered), alignment_(kPageBytes) {
   if (mode == IoMode::Direct) use_direct_if_possible();
 }
 
@@ -99,21 +109,47 @@ void SwapFile::use_direct_if_possible() {
   alignment_ = std::max<std::uint64_t>(kPageBytes, asked.value_or(kPageBytes));
 }
 
-std::uint64_t SwapFile::grow(std::uint64_t bytes, const std::string& blob_name) {
+std::uint64_t SwapFile::take(std::uint64_t bytes, const std::string& blob_name) {
   STRATA_EXPECTS(bytes % alignment_ == 0, "extents are whole blocks of " + std::to_string(alignment_) + " bytes");
   const std::lock_guard lock(mutex_);
-  const std::uint64_t begin = end_;
+  const auto hole = std::find_if(holes_.begin(), holes_.end(), [&](const Hole& each) { return each.bytes == bytes; });
+  const std::uint64_t begin = hole == holes_.end() ? end_ : hole->offset;
   const int error = reserve_space(begin, bytes);
   if (error != 0) {
     // Gives back what a half-done reservation took, so that the free bytes below are what the user sees.
-    (void)::ftruncate(fd(), static_cast<off_t>(begin));
+    (void)release_space(begin, bytes);
     const std::string where = directory().string();
     const bool full = error == ENOSPC || error == EDQUOT;
     throw IoError({error, "reserve", where + " (blob " + blob_name + ")", begin, bytes,
                    full ? no_space_hint(fd(), where, bytes) : std::string()});
   }
-  end_ = begin + bytes;
+  if (hole != holes_.end()) {
+    holes_.erase(hole);
+  } else {
+    end_ = begin + bytes;
+  }
   return begin;
+}
+
+bool SwapFile::give_back(std::uint64_t offset, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!release_space(offset, bytes)) return false;
+  if (offset + bytes == end_) {
+    end_ = offset;
+  } else {
+    holes_.push_back({offset, bytes});
+  }
+  return true;
+}
+
+bool SwapFile::release_space(std::uint64_t begin, std::uint64_t bytes) {
+  int result = 0;
+  do {
+    result = begin + bytes >= end_ ? ::ftruncate(fd(), static_cast<off_t>(begin))
+                                   : ::fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                                 static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
 }
 
 // 0 or errno.
@@ -132,7 +168,7 @@ int SwapFile::extend_sparse(std::uint64_t begin, std::uint64_t bytes) {
   struct stat info {};
   if (::fstat(fd(), &info) != 0) return errno;
   const std::uint64_t allocated = static_cast<std::uint64_t>(info.st_blocks) * 512;
-  const std::uint64_t end = begin + bytes;
+  const std::uint64_t end = std::max(end_, begin + bytes);
   const std::optional<std::uint64_t> free = free_bytes(fd());
   if (free && end > allocated && end - allocated > *free) return ENOSPC;
   return ::ftruncate(fd(), static_cast<off_t>(end)) == 0 ? 0 : errno;

@@ -36,6 +36,21 @@ std::string setup_hint(int error) {
   }
 }
 
+// How long the kernel's thread of a polled ring looks for requests before it sleeps and has to be woken.
+constexpr unsigned kPollMilliseconds = 2;
+
+unsigned flags_of(RingMode mode) {
+  switch (mode) {
+    case RingMode::Plain:
+      return IORING_SETUP_CLAMP;
+    case RingMode::Deferred:
+      return IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    case RingMode::Polled:
+      return IORING_SETUP_CLAMP | IORING_SETUP_SQPOLL;
+  }
+  return IORING_SETUP_CLAMP;
+}
+
 std::vector<iovec> pieces_of(const std::vector<std::span<std::byte>>& regions) {
   std::vector<iovec> pieces;
   for (std::span<std::byte> region : regions) {
@@ -69,6 +84,7 @@ void warn_unregistered(int error, const std::vector<iovec>& pieces) {
 
 struct UringBackend::Ring {
   io_uring ring{};
+  RingMode mode = RingMode::Plain;
   bool open = false;
   bool wake_armed = false;
   FileDescriptor wake_fd;
@@ -104,16 +120,23 @@ struct UringBackend::Ring {
 
 void UringBackend::Ring::open_ring(const UringOptions& options) {
   const auto setup = options.setup != nullptr ? options.setup : &io_uring_queue_init_params;
-  // One entry more, for the eventfd. The two flags save interrupts; kernels before 6.1 refuse them.
-  const unsigned flag_sets[] = {IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                                IORING_SETUP_CLAMP};
-  int result = 0;
-  for (const unsigned flags : flag_sets) {
+  const auto attempt = [&](RingMode wanted) {
     io_uring_params params{};
-    params.flags = flags;
-    result = setup(options.entries + 1, &ring, &params);
-    if (result != -EINVAL) break;
-  }
+    params.flags = flags_of(wanted);
+    params.sq_thread_idle = kPollMilliseconds;  // looked at by a polled ring only
+    // One entry more, for the eventfd.
+    const int result = setup(options.entries + 1, &ring, &params);
+    if (result != 0) return result;
+    if (wanted == RingMode::Polled && (params.features & IORING_FEAT_SQPOLL_NONFIXED) == 0) {
+      io_uring_queue_exit(&ring);  // Linux 5.10 and older poll only for registered files, which the eventfd is not
+      return -EINVAL;
+    }
+    mode = wanted;
+    return 0;
+  };
+  int result = attempt(options.mode);
+  // EPERM: before Linux 5.13 only root may have the kernel poll; and some sandboxes say it for flags they don't like.
+  if (options.mode != RingMode::Plain && (result == -EINVAL || result == -EPERM)) result = attempt(RingMode::Plain);
   if (result < 0) throw IoError({-result, "io_uring_setup", "io_uring", 0, 0, setup_hint(-result)});
   open = true;
   wake_fd = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
@@ -230,6 +253,10 @@ std::size_t UringBackend::Ring::reap(std::span<IoCompletion> out, bool& woken) {
 
 UringBackend::UringBackend(const UringOptions& options) : ring_(std::make_unique<Ring>(options)) {}
 UringBackend::~UringBackend() = default;
+
+RingMode UringBackend::mode() const {
+  return ring_->mode;
+}
 
 bool UringBackend::buffers_registered() const {
   return !ring_->pieces.empty();

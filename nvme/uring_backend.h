@@ -12,7 +12,7 @@ struct io_uring_params;
 
 namespace strata::nvme {
 
-// How the ring is driven. A mode that the kernel does not know falls back to Plain.
+// How the ring is driven. A mode that the kernel does not know, or does not allow, falls back to Plain.
 //   Plain     an interrupt may run completions at any time
 //   Deferred  completions run when the owner asks for them (SINGLE_ISSUER and DEFER_TASKRUN, Linux 6.1)
 //   Polled    a kernel thread takes submissions without a system call (SQPOLL); it occupies a core while it polls
@@ -40,6 +40,8 @@ class UringBackend final : public IoBackend {
   std::size_t complete(std::span<IoCompletion> out) override;
   void wake() override;
 
+  // The mode in use, after any fall-back.
+  RingMode mode() const;
   bool buffers_registered() const;
 
  private:

@@ -4,14 +4,21 @@
 
 namespace strata::offload {
 
+// Ranks of pages that are not kept, above those that are; and of pages that this mode does not use, above both.
+constexpr std::uint64_t kStreamed = Schedule::kNever / 4;
+constexpr std::uint64_t kAfterThisMode = Schedule::kNever / 2;
+
 std::uint64_t NextUsePolicy::rank(const PageUse& use) const {
   if (use.schedule == nullptr) return Schedule::kNever;
   const std::uint64_t next = use.schedule->next_use(use.piece, use.position);
-  if (next != Schedule::kNever || use.following == nullptr) return next;
-  // Not used in this mode: behind everything that is, in the order in which the following mode will want it.
-  constexpr std::uint64_t kAfterThisMode = Schedule::kNever / 2;
+  const bool kept = use.schedule->keeps(use.piece) || (use.following != nullptr && use.following->keeps(use.piece));
+  if (next != Schedule::kNever) return kept ? next : kStreamed + next;
+  if (use.following == nullptr) return next;
+  // Not used in this mode: behind everything that is, in the order in which the following mode will want it. What that
+  // mode keeps stays.
   const std::uint64_t later = use.following->next_use(use.piece, 0);
-  return later == Schedule::kNever ? later : kAfterThisMode + later;
+  if (later == Schedule::kNever) return later;
+  return kept ? later : kAfterThisMode + later;
 }
 
 }  // namespace strata::offload

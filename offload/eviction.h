@@ -28,7 +28,7 @@ class EvictionPolicy {
 
 // The page whose next use lies farthest ahead leaves (Belady, "A study of replacement algorithms for a virtual-storage
 // computer", 1966): possible because a training step repeats. States updated in a cycle keep a fixed share in memory,
-// so a cached share c saves exactly that share of the traffic.
+// so a cached share c saves exactly that share of the traffic. Pages that a schedule keeps leave after all others.
 class NextUsePolicy final : public EvictionPolicy {
  public:
   std::string_view name() const override { return "next_use"; }

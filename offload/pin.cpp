@@ -19,6 +19,9 @@ Pin& Pin::operator=(Pin&& other) noexcept {
 std::span<std::byte> Pin::wait() const {
   if (!ready_.ready() && store_ != nullptr) {
     const auto start = std::chrono::steady_clock::now();
+    if (const auto& on_blocked = store_->options_.on_blocked) {
+      while (!ready_.ready()) on_blocked();
+    }
     const std::exception_ptr error = ready_.wait_noexcept();
     const std::chrono::duration<double> blocked = std::chrono::steady_clock::now() - start;
     const ShardStore::Lock lock(store_->mutex_);

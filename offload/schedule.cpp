@@ -6,18 +6,30 @@
 
 namespace strata::offload {
 
-Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses)
-    : mode_(std::move(mode)), accesses_(std::move(accesses)) {
+Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses,
+                   const std::optional<std::vector<PieceId>>& kept)
+    : mode_(std::move(mode)), accesses_(std::move(accesses)), planned_(kept.has_value()) {
   STRATA_EXPECTS(accesses_.size() < std::numeric_limits<std::uint32_t>::max(), "schedule too long");
   for (std::size_t i = 0; i < accesses_.size(); ++i) {
     positions_[key(accesses_[i].piece)].push_back(static_cast<std::uint32_t>(i));
+    lanes_[static_cast<std::size_t>(accesses_[i].lane)].push_back(static_cast<std::uint32_t>(i));
+  }
+  if (kept) {
+    for (const PieceId piece : *kept) kept_.insert(key(piece));
   }
 }
 
 std::uint64_t Schedule::next_use(PieceId piece, std::uint64_t from) const {
   const auto found = positions_.find(key(piece));
-  if (found == positions_.end()) return kNever;
-  const std::vector<std::uint32_t>& positions = found->second;
+  return found == positions_.end() ? kNever : next_in(found->second, from);
+}
+
+std::uint64_t Schedule::next_of_lane(Lane lane, std::uint64_t from) const {
+  return next_in(lanes_[static_cast<std::size_t>(lane)], from);
+}
+
+std::uint64_t Schedule::next_in(const Positions& positions, std::uint64_t from) const {
+  if (positions.empty()) return kNever;
   const std::uint64_t repetition = from / accesses_.size();
   const auto within = static_cast<std::uint32_t>(from % accesses_.size());
   const auto next = std::lower_bound(positions.begin(), positions.end(), within);

@@ -17,8 +17,8 @@ struct ShardSpec {
   DType dtype = DType::F32;
   std::uint64_t numel = 0;
   TierKind home = TierKind::Host;
-  // Of the first elements, those at home in host memory whatever `home` says: a share of the shard. A multiple of what a
-  // 4096-byte block holds, or numel.
+  // Of the first elements, those at home in host memory whatever `home` says: a share of the shard (shares.h). A
+  // multiple of what a 4096-byte block holds, or numel. ShardStore sets it to numel where `home` is Host.
   std::uint64_t host_numel = 0;
 };
 
@@ -27,7 +27,7 @@ struct ShardId {
   bool operator==(const ShardId&) const = default;
 };
 
-// A shard is paged in pieces of one slot each (the last one may be shorter).
+// A shard is used in pieces of at most one slot each: see PieceGrid.
 struct PieceId {
   ShardId shard;
   std::uint32_t piece = 0;

@@ -1,3 +1,4 @@
+// The store towards its callers: shards, pins, and what completions change. residency.cpp decides about pages.
 #include "offload/shard_store.h"
 
 #include <chrono>
@@ -11,19 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An access that comes this much later in the schedule still moves the cursor; one farther away is a stray.
-constexpr std::uint64_t kResyncDistance = 64;
-// Evictions that the prefetcher keeps under way at once: enough to keep a drive's queue busy, few enough that what it
-// throws out was really the farthest.
-constexpr std::size_t kMaxLeaving = 8;
-
-std::uint64_t pack(PieceId piece) {
-  return (static_cast<std::uint64_t>(piece.shard.index) << 32) | piece.piece;
-}
-PieceId unpack(std::uint64_t key) {
-  return {{static_cast<std::uint32_t>(key >> 32)}, static_cast<std::uint32_t>(key)};
-}
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -32,42 +20,57 @@ double seconds_since(Clock::time_point start) {
 
 ShardStore::ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::unique_ptr<EvictionPolicy> policy,
                        ShardStoreOptions options)
-    : tiers_(tiers), slots_(slots), policy_(std::move(policy)), options_(options) {
+    : tiers_(tiers),
+      slots_(slots),
+      policy_(std::move(policy)),
+      options_(std::move(options)),
+      look_ahead_bytes_(options_.look_ahead_bytes) {
   STRATA_EXPECTS(slots_.slots() >= kMinSlots, "the staging pool has too few slots");
 }
 
 ShardStore::~ShardStore() {
   Lock lock(mutex_);
   schedule_ = nullptr;  // no more prefetching
-  changed_.wait(lock, [this] { return in_flight_ == 0 && late_pins_ == 0; });
+  cursor_.start(nullptr);
+  while (in_flight_ != 0 || late_pins_ != 0) wait_for_change(lock);
 }
 
 ShardId ShardStore::add(ShardSpec spec) {
-  Tier* tier = tiers_[static_cast<std::size_t>(spec.home)];
-  STRATA_EXPECTS(tier != nullptr, "no such tier in this store");
+  const auto tier = [this](TierKind kind) {
+    Tier* found = tiers_[static_cast<std::size_t>(kind)];
+    STRATA_EXPECTS(found != nullptr, "no such tier in this store");
+    return found;
+  };
   const MemoryTag tag = spec.kind == ShardKind::Param  ? MemoryTag::Param
                         : spec.kind == ShardKind::Grad ? MemoryTag::Grad
                                                        : MemoryTag::OptimState;
+  const std::uint64_t element = bytes_of(spec.dtype);
+  if (spec.home == TierKind::Host) spec.host_numel = spec.numel;
+  STRATA_EXPECTS(
+      spec.host_numel == spec.numel || (spec.host_numel < spec.numel && spec.host_numel * element % kPageBytes == 0),
+      "the host share of " + spec.name + " is not whole blocks of the shard");
+  // Device code takes a home on the device as one range.
+  STRATA_EXPECTS(spec.home != TierKind::Device || spec.host_numel == 0,
+                 spec.name + " cannot be shared between host memory and the device");
   Shard shard;
-  const std::uint64_t bytes = spec.numel * bytes_of(spec.dtype);
-  shard.home = tier->create(spec.name, bytes, tag);
-  shard.tier = tier;
-  shard.host = tier->host_address(shard.home);
-  shard.pages = std::vector<Page>(ceil_div(bytes, slots_.slot_bytes()));
+  if (spec.host_numel > 0) {
+    Tier* const host = tier(TierKind::Host);
+    shard.host = host->host_address(host->create(spec.name, spec.host_numel * element, tag));
+  }
+  if (spec.host_numel < spec.numel) {
+    shard.tier = tier(spec.home);
+    shard.home = shard.tier->create(spec.name, (spec.numel - spec.host_numel) * element, tag);
+  }
+  shard.pages = std::vector<Page>(PieceGrid(spec.numel, spec.host_numel, piece_numel(spec.dtype)).pieces());
   shard.spec = std::move(spec);
   shards_.push_back(std::move(shard));
   return {static_cast<std::uint32_t>(shards_.size() - 1)};
 }
 
-std::uint32_t ShardStore::pieces(ShardId shard) const {
-  return static_cast<std::uint32_t>(shards_.at(shard.index).pages.size());
-}
-
-PieceRange ShardStore::range(PieceId piece) const {
-  const ShardSpec& spec = shards_.at(piece.shard.index).spec;
-  const std::uint64_t full = piece_numel(spec.dtype);
-  const std::uint64_t first = full * piece.piece;
-  return {first, std::min(full, spec.numel - first)};
+std::uint64_t ShardStore::offset_bytes(PieceId piece) const {
+  const ShardSpec& s = spec(piece.shard);
+  const std::uint64_t first = range(piece).first;
+  return (first < s.host_numel ? first : first - s.host_numel) * bytes_of(s.dtype);
 }
 
 std::size_t ShardStore::bytes_of_piece(PieceId piece) const {
@@ -76,28 +79,35 @@ std::size_t ShardStore::bytes_of_piece(PieceId piece) const {
 
 std::byte* ShardStore::device_address(ShardId shard) const {
   const Shard& s = shards_.at(shard.index);
-  return s.tier->device_address(s.home);
+  return s.tier == nullptr ? nullptr : s.tier->device_address(s.home);
 }
 
-Pin ShardStore::acquire(PieceId piece, Access access) {
+Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {
   Shard& shard = shards_.at(piece.shard.index);
   Pin pin;
   pin.piece_ = piece;
   pin.access_ = access;
-  if (shard.host != nullptr) {
+  if (!paged(piece)) {
     pin.bytes_ = {shard.host + offset_bytes(piece), bytes_of_piece(piece)};
     return pin;
   }
   Transfers transfers;
   Lock lock(mutex_);
   std::optional<Clock::time_point> blocked;
-  note_access(lock, piece);
-  while (!try_pin(lock, piece, access, pin, transfers)) {
-    if (!blocked) {
-      blocked = Clock::now();
-      // Already before the lock is given up below: the slot that then comes free is this caller's, not the
-      // prefetcher's. Not undone when try_pin() throws, as a failed store prefetches no more.
-      ++waiting_;
+  Ticket ticket;
+  note_access(lock, piece, lane);
+  for (;;) {
+    const Attempt attempt = try_pin(lock, piece, access, ticket, pin, transfers);
+    if (attempt == Attempt::Pinned) break;
+    if (!blocked) blocked = Clock::now();
+    if (attempt == Attempt::NoSlot) {
+      // Already before the lock is given up below: the slot that then comes free is the callers', not the prefetcher's.
+      // Not undone when try_pin() throws, as a failed store gives out no more slots.
+      if (!ticket) ticket = next_ticket_++;
+      queue_.insert(*ticket);
+      make_room_for_callers(lock, transfers);
+    } else {
+      leave_queue(lock, ticket);
     }
     if (!transfers.empty()) {
       lock.unlock();
@@ -106,28 +116,29 @@ Pin ShardStore::acquire(PieceId piece, Access access) {
       lock.lock();
       continue;
     }
-    changed_.wait(lock);
+    wait_for_change(lock);
   }
-  if (blocked) {
-    --waiting_;
-    stats_.stall_seconds += seconds_since(*blocked);
-  }
+  leave_queue(lock, ticket);
+  if (blocked) stats_.stall_seconds += seconds_since(*blocked);
   prefetch(lock, transfers);
   lock.unlock();
   start(transfers);
   return pin;
 }
 
-// Pins the page, or returns false when the caller must wait for a change.
-bool ShardStore::try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Transfers& transfers) {
+// Pins the page, unless other pins exclude this one or there is no slot for it yet. `ticket`: the caller's, if it has
+// waited for a slot before.
+ShardStore::Attempt ShardStore::try_pin(Lock& lock, PieceId piece, Access access, const Ticket& ticket, Pin& pin,
+                                        Transfers& transfers) {
   throw_if_failed(lock);
   Page& p = page(piece);
   const bool exclusive = writes(access);
-  if (p.writer || (exclusive && (p.pins > 0 || p.state == State::Leaving))) return false;
+  if (p.writer || (exclusive && (p.pins > 0 || p.state == State::Leaving))) return Attempt::Excluded;
   if (p.state == State::Absent) {
-    // A blocked caller needs one slot; it waits for the first page on its way out instead of emptying the cache.
-    const std::optional<std::size_t> slot = take_slot(lock, std::nullopt, 1, transfers);
-    if (!slot) return false;
+    const bool first = queue_.empty() || (ticket && *ticket <= *queue_.begin());
+    if (!first) return Attempt::NoSlot;
+    const std::optional<std::size_t> slot = take_slot(lock, victim_for_caller(lock));
+    if (!slot) return Attempt::NoSlot;
     if (reads(access)) {
       ++stats_.page_misses;
       start_arrival(lock, piece, *slot, IoUrgency::Demand, transfers);
@@ -144,120 +155,26 @@ bool ShardStore::try_pin(Lock& lock, PieceId piece, Access access, Pin& pin, Tra
   pin.store_ = this;
   pin.bytes_ = slots_.slot(p.slot).first(bytes_of_piece(piece));
   pin.ready_ = p.state == State::Arriving ? p.arrival.event() : Event();
-  return true;
+  return Attempt::Pinned;
 }
 
-// A free slot, or one whose page can go at once. When the page that should go is dirty, starts writing it, unless
-// `most_leaving` pages are on their way out already, and returns nothing. `wanted_at`: the position that a prefetch
-// serves, which must not evict what is used before it; empty for a demand.
-std::optional<std::size_t> ShardStore::take_slot(Lock& lock, std::optional<std::uint64_t> wanted_at,
-                                                 std::size_t most_leaving, Transfers& transfers) {
-  if (auto slot = slots_.try_acquire()) return slot;
-  if (evictable_.empty()) return std::nullopt;
-  const PieceId victim = unpack(evictable_.rbegin()->second);
-  if (wanted_at && schedule_->next_use(victim, position_) <= *wanted_at) return std::nullopt;
-  Page& p = page(victim);
-  if (!p.dirty) {
-    drop(lock, victim);
-    return slots_.try_acquire();
+// The next in the queue may have seen a free slot and gone to sleep because it was not its turn.
+void ShardStore::leave_queue(Lock&, const Ticket& ticket) {
+  if (ticket && queue_.erase(*ticket) > 0 && !queue_.empty()) changed_.notify_all();
+}
+
+void ShardStore::wait_for_change(Lock& lock) {
+  if (!options_.on_blocked) {
+    changed_.wait(lock);
+    return;
   }
-  if (leaving_ < most_leaving) start_leaving(lock, victim, transfers);
-  return std::nullopt;
-}
-
-void ShardStore::start_arrival(Lock&, PieceId piece, std::size_t slot, IoUrgency urgency, Transfers& transfers) {
-  Page& p = page(piece);
-  p.slot = slot;
-  p.state = State::Arriving;
-  p.arrival = EventSource();
-  p.arrival.submit();  // the transfer is decided: it starts before this call's caller returns
-  ++in_flight_;
-  transfers.push_back({piece, Transfer::Direction::In, urgency});
-}
-
-// Requires: Resident, dirty, without pins.
-void ShardStore::start_leaving(Lock& lock, PieceId piece, Transfers& transfers) {
-  Page& p = page(piece);
-  remove_evictable(lock, piece);
-  p.state = State::Leaving;
-  p.dropping = true;
-  ++leaving_;
-  ++in_flight_;
-  if (!shards_[piece.shard.index].tier->cacheable()) ++uncached_leaving_;
-  transfers.push_back({piece, Transfer::Direction::Out, IoUrgency::Demand});
-}
-
-// A Resident page without pins: cached, written through, or dropped, by its tier.
-void ShardStore::settle(Lock& lock, PieceId piece, Transfers& transfers) {
-  Page& p = page(piece);
-  if (shards_[piece.shard.index].tier->cacheable() || failure_) {
-    make_evictable(lock, piece);
-  } else if (p.dirty) {
-    start_leaving(lock, piece, transfers);
-  } else {
-    drop(lock, piece);
-  }
-}
-
-void ShardStore::drop(Lock& lock, PieceId piece) {
-  remove_evictable(lock, piece);
-  Page& p = page(piece);
-  slots_.release(p.slot);
-  p.state = State::Absent;
-}
-
-void ShardStore::make_evictable(Lock&, PieceId piece) {
-  Page& p = page(piece);
-  p.rank = policy_->rank({piece, schedule_.get(), position_, following_.get(), tick_});
-  evictable_.emplace(p.rank, pack(piece));
-}
-
-void ShardStore::remove_evictable(Lock&, PieceId piece) {
-  evictable_.erase({page(piece).rank, pack(piece)});
+  lock.unlock();
+  options_.on_blocked();
+  lock.lock();
 }
 
 void ShardStore::throw_if_failed(Lock&) const {
   if (failure_) std::rethrow_exception(failure_);
-}
-
-void ShardStore::note_access(Lock&, PieceId piece) {
-  ++tick_;
-  if (!schedule_ || schedule_->size() == 0) return;
-  if (schedule_->at(position_).piece == piece) {
-    ++position_;
-    return;
-  }
-  ++stats_.off_schedule;
-  const std::uint64_t next = schedule_->next_use(piece, position_);
-  if (next != Schedule::kNever && next - position_ <= kResyncDistance) position_ = next + 1;
-}
-
-// Starts reads of what the schedule wants next, as far as the window, free slots and pages used later than that allow.
-void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
-  if (!schedule_ || schedule_->size() == 0 || options_.look_ahead_bytes == 0 || waiting_ > 0 || failure_) return;
-  std::uint64_t window = 0;
-  std::size_t without_slot = 0;  // reads of the window that wait for a page to leave
-  for (std::uint64_t at = position_; at < position_ + schedule_->size(); ++at) {
-    const ScheduledAccess& access = schedule_->at(at);
-    const Shard& shard = shards_[access.piece.shard.index];
-    if (!shard.tier->cacheable()) continue;
-    window += slots_.slot_bytes();
-    if (window > options_.look_ahead_bytes) return;
-    Page& p = page(access.piece);
-    if (p.state == State::Leaving && reads(access.access) && std::exchange(p.dropping, false))
-      --leaving_;  // stays after all
-    if (p.state != State::Absent || !reads(access.access)) continue;
-    // A page that is written first must not be read now: the bytes would be thrown away.
-    if (schedule_->next_use(access.piece, position_) != at) continue;
-    // One page leaves per read that waits: this runs again at every access and completion, so asking for more each time
-    // would empty the cache while the first page is still being written.
-    const auto slot = take_slot(lock, at, without_slot + 1, transfers);
-    if (slot) {
-      start_arrival(lock, access.piece, *slot, IoUrgency::Prefetch, transfers);
-    } else if (++without_slot >= kMaxLeaving || evictable_.empty()) {
-      return;
-    }
-  }
 }
 
 void ShardStore::unpin(PieceId piece, Access access) noexcept {
@@ -323,8 +240,8 @@ void ShardStore::left(PieceId piece, std::exception_ptr error) {
     Lock lock(mutex_);
     Page& p = page(piece);
     const bool dropping = std::exchange(p.dropping, false);
-    if (dropping) --leaving_;
-    if (!shards_[piece.shard.index].tier->cacheable()) --uncached_leaving_;
+    --leaving_;
+    if (!cacheable(piece)) --uncached_leaving_;
     p.state = State::Resident;
     p.dirty = error != nullptr;
     if (error && !failure_) failure_ = error;
@@ -343,37 +260,23 @@ void ShardStore::left(PieceId piece, std::exception_ptr error) {
   changed_.notify_all();
 }
 
-void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following) {
-  Transfers transfers;
-  {
-    Lock lock(mutex_);
-    schedule_ = std::move(schedule);
-    following_ = std::move(following);
-    position_ = 0;
-    std::vector<std::uint64_t> cached;
-    for (const auto& [rank, key] : evictable_) cached.push_back(key);
-    evictable_.clear();
-    for (const std::uint64_t key : cached) make_evictable(lock, unpack(key));
-    prefetch(lock, transfers);
-  }
-  start(transfers);
-}
-
 void ShardStore::drain() {
   Lock lock(mutex_);
-  changed_.wait(lock, [this] { return in_flight_ == 0; });
+  while (in_flight_ != 0) wait_for_change(lock);
   throw_if_failed(lock);
 }
 
 void ShardStore::drain_uncached() {
   Lock lock(mutex_);
-  changed_.wait(lock, [this] { return uncached_leaving_ == 0; });
+  while (uncached_leaving_ != 0) wait_for_change(lock);
   throw_if_failed(lock);
 }
 
 StoreStats ShardStore::stats() const {
   const Lock lock(mutex_);
-  return stats_;
+  StoreStats stats = stats_;
+  stats.waiting = queue_.size();
+  return stats;
 }
 
 }  // namespace strata::offload

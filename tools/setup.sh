@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build ccache git python3-venv
-  liburing-dev libhwy-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev libyaml-cpp-dev libxxhash-dev
+  liburing-dev libhwloc-dev libhwy-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev libyaml-cpp-dev libxxhash-dev
   libgtest-dev libgmock-dev librapidcheck-dev fio strace)
 
 missing=()

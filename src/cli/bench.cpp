@@ -50,15 +50,20 @@ int bench_nvme(const Arguments& arguments) {
                "bench nvme");
   bench::NvmeBenchOptions options;
   std::string bytes;
+  std::string block_bytes;
   bool json = false;
-  app.add_option("--dir", options.dir, "an existing folder on the drive")->required();
+  app.add_option("--dir", options.dirs, "an existing folder on the drive; given again: one on another, striped")
+      ->required()
+      ->allow_extra_args(false);
   app.add_option("--bytes", bytes, "moved per measurement, e.g. 256MiB");
-  app.add_option("--block-bytes", options.block_bytes, "largest request")->check(CLI::PositiveNumber);
-  app.add_option("--queue-depth", options.queue_depth, "requests in flight")->check(CLI::PositiveNumber);
+  app.add_option("--block-bytes", block_bytes, "largest request, e.g. 1MiB");
+  app.add_option("--queue-depth", options.queue_depth, "requests in flight per drive")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("!--no-fio", options.with_fio, "leave fio out");
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
   if (!bytes.empty()) options.bytes = parse_bytes(bytes);
+  if (!block_bytes.empty()) options.block_bytes = parse_bytes(block_bytes);
   show(bench::run_nvme_bench(options), json, bench::format_nvme_bench);
   return kDone;
 }
@@ -75,9 +80,13 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
+  std::string pages;
+  app.add_option("--pages", pages, "without --host-budget: memory for reading ahead and writing behind");
+  app.add_option("--trace", options.trace, "write a Chrome trace of the steps on NVMe");
   app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
+  if (!pages.empty()) options.page_bytes = parse_bytes(pages);
   if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
   show(bench::run_step_bench(options), json, bench::format_step_bench);
   return kDone;

@@ -24,6 +24,7 @@ usage: strata COMMAND [options]
   generate  continue a prompt:                 strata generate --model DIR --prompt "The capital of France is"
   plan      where each byte would go:          strata plan --model DIR --strata.budgets.device 20GiB
   bench     adam | nvme | step, against the limit of this machine
+  tune      measure a drive, for later runs:   strata tune --nvme DIR
 
 `strata COMMAND --help` explains each. Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 does not fit,
 4 data or model file, 5 I/O, 6 device or collective, 130/143 stopped by a signal after saving.
@@ -35,6 +36,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
   if (command == "generate") return run_generate(arguments);
   if (command == "plan") return run_plan(arguments);
   if (command == "bench") return run_bench(arguments);
+  if (command == "tune") return run_tune(arguments);
   if (command == "--help" || command == "-h" || command == "help") {
     std::cout << kHelp;
     return kDone;
@@ -44,7 +46,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
               << ")\n";
     return kDone;
   }
-  throw ConfigError("unknown command " + command + "; the commands are train, eval, generate, plan and bench");
+  throw ConfigError("unknown command " + command + "; the commands are train, eval, generate, plan, bench and tune");
 }
 
 // OpenMP's threads spin after work and take the cores that copies, I/O and Adam need; libgomp reads this when it is

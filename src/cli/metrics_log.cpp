@@ -26,6 +26,7 @@ Json to_json(const engine::StepSeconds& seconds) {
                  {"stall", seconds.stall}};
   if (seconds.stall_nvme) object["stall_nvme"] = *seconds.stall_nvme;
   if (seconds.stall_link) object["stall_link"] = *seconds.stall_link;
+  if (seconds.nvme_busy) object["nvme_busy"] = *seconds.nvme_busy;
   return object;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/exit_code.h"
 #include "cli/run_options.h"
 #include "core/bytes.h"
+#include "engine/drive_wear.h"
 #include "engine/engine.h"
 #include "engine/from_run_config.h"
 
@@ -62,6 +63,12 @@ int run_plan(const Arguments& arguments) {
             << to_table(plan) << "per step, about: NVMe read " << format_bytes(plan.nvme_read_per_step) << ", written "
             << format_bytes(plan.nvme_written_per_step) << "; between host and device "
             << format_bytes(plan.link_per_step) << "\n";
+  if (plan.nvme_written_per_step > 0 && options.config.max_steps > 0) {
+    const engine::DriveWear wear{options.config.strata.nvme.rated_writes, options.config.strata.nvme.wear_limit};
+    // Laying out the states writes each of their bytes once.
+    std::cout << wear.forecast(plan.need[2], plan.nvme_written_per_step, options.config.max_steps, 0) << "\n";
+    wear.check(plan.need[2], plan.nvme_written_per_step, options.config.max_steps);
+  }
   return kDone;
 }
 

@@ -1,41 +1,10 @@
 #include "core/buffer.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <string>
 #include <utility>
 
-#include "core/error.h"
-#include "core/log.h"
 #include "core/page_mapping.h"
 
 namespace strata {
-
-using namespace literals;
-
-std::byte* map_pages(std::size_t bytes) {
-  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) {
-    throw IoError({.errno_value = errno,
-                   .op = "mmap",
-                   .path = "anonymous memory",
-                   .offset_bytes = 0,
-                   .bytes = bytes,
-                   .hint = "The budget is larger than what the kernel grants: lower it, or raise RLIMIT_AS."});
-  }
-  // Advice only: a kernel without transparent huge pages answers EINVAL and the mapping works with small ones.
-  if (bytes >= 2_MiB && madvise(data, bytes, MADV_HUGEPAGE) != 0) {
-    log::debug("no huge pages for " + format_bytes(bytes) + " of host memory (errno " + std::to_string(errno) + ")");
-  }
-  return static_cast<std::byte*>(data);
-}
-
-void unmap_pages(std::byte* data, std::size_t bytes) noexcept {
-  if (munmap(data, bytes) != 0) {
-    log::error("munmap of " + format_bytes(bytes) + " failed (errno " + std::to_string(errno) + "): memory leaks");
-  }
-}
 
 Buffer::Buffer(std::byte* data, std::size_t bytes, MemorySpace space, Reservation reservation, Deleter deleter)
     : data_(data), bytes_(bytes), space_(space), reservation_(std::move(reservation)), deleter_(std::move(deleter)) {}

@@ -40,9 +40,9 @@ class Buffer {
   Deleter deleter_;
 };
 
-// Host memory for `bytes` bytes; the mapping and the reservation are rounded up to whole pages.
-// Anonymous private mapping, transparent huge pages advised for 2 MiB and more, contents zero. 0 bytes: an empty
-// Buffer. Throws: OutOfBudget; IoError when the kernel refuses the mapping.
+// Host memory for `bytes` bytes; the mapping and the reservation are rounded up to whole pages, to nothing larger.
+// Contents zero; huge pages and NUMA nodes as map_pages() in core/page_mapping.h says. 0 bytes: an empty Buffer.
+// Throws: OutOfBudget; IoError when the kernel refuses the mapping.
 Buffer allocate_host(Budget& budget, std::size_t bytes, MemoryTag tag);
 
 // A non-owning run of elements. `data` is dereferenced on the host only when it lies in host memory.

@@ -15,7 +15,13 @@ constexpr std::size_t whole_pages(std::size_t bytes) {
   return bytes > kMax - kPageBytes ? kMax : align_up(bytes, kPageBytes);
 }
 
-// Maps zeroed private pages. Requires: bytes > 0. Throws: IoError when the kernel refuses.
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+// Maps exactly `bytes` zeroed private bytes. From kHugePageBytes on, the mapping begins at a multiple of it and is
+// spread over the NUMA nodes; its whole huge pages are taken from the machine's reserve (vm.nr_hugepages) when that has
+// all of them, else they are advised to be transparent; the rest lies on small pages. Small and transparent pages cost
+// memory from their first touch on; reserved ones are taken, and zeroed, at once. Requires: bytes > 0, whole pages.
+// Throws: IoError when the kernel refuses.
 std::byte* map_pages(std::size_t bytes);
 
 // Ends a mapping of map_pages(bytes). A failure is logged, as it can only leak.

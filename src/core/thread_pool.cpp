@@ -83,7 +83,8 @@ class ThreadPool final : public Parallel {
     Job job(n, range, fn);
     {
       const std::lock_guard lock(mutex_);
-      STRATA_EXPECTS(job_ == nullptr, "parallel_for has one caller at a time and does not nest");
+      // While the caller waits for the last range, there is no job any more but still a body that may nest.
+      STRATA_EXPECTS(job_ == nullptr && working_ == 0, "parallel_for has one caller at a time and does not nest");
       job_ = &job;
       ++generation_;
     }

@@ -1,5 +1,7 @@
 #include "engine/drive_wear.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "core/bytes.h"
@@ -12,6 +14,19 @@ std::string significant(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*g", digits, value);
   return text;
+}
+
+// Three digits of a count, written out: 341000.
+std::string about(double count) {
+  const double unit = std::pow(10, std::max(0.0, std::floor(std::log10(std::max(count, 1.0))) - 2));
+  char text[64];
+  std::snprintf(text, sizeof text, "%.0f", std::round(count / unit) * unit);
+  return text;
+}
+
+// As drives are sold.
+std::string terabytes(std::uint64_t bytes) {
+  return significant(static_cast<double>(bytes) * 1e-12, 4) + " TB";
 }
 
 std::string duration(double seconds) {
@@ -52,10 +67,10 @@ std::string DriveWear::forecast(std::uint64_t at_start, std::uint64_t per_step, 
                      std::to_string(steps) + " steps";
   if (!rated_bytes) return text + "; with strata.nvme.rated_writes (the drive's TBW) the share of its life is shown";
   text += ", " + significant(100 * static_cast<double>(sum) / static_cast<double>(*rated_bytes), 2) +
-          " % of the rated " + format_bytes(*rated_bytes);
+          " % of the rated " + terabytes(*rated_bytes);
   if (per_step == 0) return text;
   const double steps_of_life = static_cast<double>(*rated_bytes) / static_cast<double>(per_step);
-  text += "; a new drive would last " + significant(steps_of_life, 3) + " such steps";
+  text += "; a new drive would last about " + about(steps_of_life) + " such steps";
   if (step_seconds > 0) text += ", " + duration(steps_of_life * step_seconds) + " of training without a pause";
   return text;
 }

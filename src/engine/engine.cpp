@@ -15,10 +15,8 @@ namespace strata::engine {
 namespace {
 
 using offload::TierKind;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 zero::BatchView view_of(const data::Batch& batch) {
@@ -35,6 +33,9 @@ HostDeviceOptions device_options(const EngineConfig& config) {
 nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages, std::uint64_t chunk_bytes) {
   nvme::NvmeOptions options;
   options.paths = config.nvme_paths;
+  for (const std::filesystem::path& path : options.paths) {
+    options.profiles.push_back(nvme::load_profile(path).value_or(nvme::DeviceProfile{}));
+  }
   if (config.io_block_bytes) options.block_bytes = *config.io_block_bytes;
   if (config.io_queue_depth) options.queue_depth = *config.io_queue_depth;
   if (config.io_threads > 0) options.io_threads = static_cast<unsigned>(config.io_threads);
@@ -78,10 +79,12 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       host_tier_(host_budget_),
       device_tier_(device_),
       compute_(std::move(parts.compute)),
+      busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
       comm_stream_(device_.create_stream("comm")),
-      compute_stream_(device_.create_stream("compute")) {
+      compute_stream_(device_.create_stream("compute")),
+      update_stream_(device_.create_stream("update")) {
   if (plan.grad_staging_slots > 0) {
     grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
                           plan.slot_bytes);
@@ -111,18 +114,13 @@ std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
 void Engine::Impl::add_shards() {
   const std::vector<StateSpec> states = config.training ? adamw_.states(config.param_type) : std::vector<StateSpec>{};
   site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
-  for (const zero::FlatLayout& layout : compute_->layouts()) {
-    const std::string& name = layout.group().name;
-    const std::uint64_t numel = layout.shard_numel();
+  for (const GroupSpecs& specs :
+       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states)) {
     zero::GroupShards shards;
-    shards.param =
-        store_->add({name + "/param", offload::ShardKind::Param, config.param_type, numel, plan.placement.param});
+    shards.param = store_->add(specs.param);
     if (config.training) {
-      shards.grad = store_->add({name + "/grad", offload::ShardKind::Grad, plan.grad_type, numel, plan.placement.grad});
-      for (const StateSpec& spec : states) {
-        shards.states.push_back(store_->add(
-            {name + "/" + spec.name, offload::ShardKind::OptimState, spec.dtype, numel, plan.placement.optimizer}));
-      }
+      shards.grad = store_->add(specs.grad);
+      for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
       updates_.push_back({shards.param, has_master() ? offload::Access::Write : offload::Access::ReadWrite, shards.grad,
                           shards.states});
     }
@@ -147,20 +145,43 @@ void Engine::Impl::wire() {
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
-  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, adamw_, adamw_,
-                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
-                                                        comm_.rank(), streams(), counters_, config.trace);
-  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, config.trace);
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(
+      pointers, updates_, site_, *store_, adamw_, adamw_, device_staging_.empty() ? nullptr : device_staging_.data(),
+      comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
+      config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
-    train_schedule_ = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(train, plan.ahead), &updates_, site_));
+    train_visits_ = train;
+    plan_pages({});
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
   forward_schedule_ = std::make_shared<offload::Schedule>(
       "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
 }
 
+void Engine::Impl::plan_pages(const StepSummary& measured) {
+  // Visits of one direction are taken as equally long.
+  std::array<double, 2> runs{};
+  for (const zero::Visit& visit : train_visits_) ++runs[visit.direction == zero::Direction::Forward ? 0 : 1];
+  zero::StepSeconds seconds;
+  for (const zero::Visit& visit : train_visits_) {
+    seconds.visits.push_back(visit.direction == zero::Direction::Forward ? measured.forward_seconds / runs[0]
+                                                                         : measured.backward_seconds / runs[1]);
+  }
+  seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
+  const std::vector<offload::TimedAccess> accesses =
+      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead), &updates_, site_, seconds,
+                           config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
+  const BlobStoreStats stats = nvme_stats();
+  const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
+  PagePlan pages = engine::plan_pages(
+      accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
+  train_schedule_ = std::move(pages.schedule);
+  store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
+}
+
 void Engine::Impl::use_schedule(Mode mode) {
+  if (mode != Mode::Train) settle();
   if (mode == mode_) return;
   mode_ = mode;
   switch (mode) {
@@ -174,6 +195,15 @@ void Engine::Impl::use_schedule(Mode mode) {
       store_->set_schedule(forward_schedule_, train_schedule_);
       break;
   }
+}
+
+void Engine::Impl::settle() {
+  for (const Event& updated : updating_) updated.wait();
+  updating_.clear();
+}
+
+Engine::Impl::Meters Engine::Impl::meters() const {
+  return {nvme_stats(), device_tier_.stats(), counters_.to_device, counters_.to_host, store_->stats().stall_seconds};
 }
 
 StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) const {
@@ -192,11 +222,15 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   STRATA_EXPECTS(config.training, "this engine was made without training");
   STRATA_EXPECTS(micro_batches.size() == static_cast<std::size_t>(config.micro_batches),
                  "one update takes config.micro_batches micro-batches");
-  const auto start = Clock::now();
-  const BlobStoreStats before = nvme_stats();
-  const double waited_before = store_->stats().stall_seconds;
-  const offload::LinkStats link_before = device_tier_.stats();
-  counters_ = {};
+  if (mode_ != Mode::Train) {
+    reported_ = meters();
+    reported_at_ = Clock::now();
+    (void)busy_.take();
+  }
+  if (measured_) {
+    use_schedule(Mode::None);
+    plan_pages(*std::exchange(measured_, std::nullopt));
+  }
   use_schedule(Mode::Train);
 
   StepSummary summary;
@@ -212,36 +246,50 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
-  const auto norm_start = Clock::now();
+  const Clock::time_point norm_start = Clock::now();
   const double norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
-  summary.optimizer_seconds = seconds_since(norm_start);
+  const double norm_seconds = seconds_between(norm_start, Clock::now());
   summary.grad_norm = norm;
   summary.skipped = !(tokens > 0) || !std::isfinite(norm);
+  settle();  // long done: every layer has waited for its own update
   if (summary.skipped) {
     ++state.skipped;
-    use_schedule(Mode::None);  // the next step begins at the schedule's beginning
   } else {
     // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
     const double max_norm = config.adamw.max_grad_norm;
     const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    pipeline_->step(step_context(learning_rate, static_cast<float>(clip / tokens)));
+    updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
+    for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
     ++state.step;
-    summary.optimizer_seconds += pipeline_->busy_seconds();
+    if (!config.overlap_update) settle();
   }
-  summary.seconds = seconds_since(start);
-  summary.forward_seconds = runner_->busy().forward;
-  summary.backward_seconds = runner_->busy().backward;
-  summary.stall_seconds =
-      std::max(0.0, summary.seconds - summary.forward_seconds - summary.backward_seconds - summary.optimizer_seconds);
-  summary.stall_nvme_seconds = std::min(summary.stall_seconds, store_->stats().stall_seconds - waited_before);
-  const BlobStoreStats after = nvme_stats();
-  summary.nvme_read = after.bytes_read - before.bytes_read;
-  summary.nvme_written = after.bytes_written - before.bytes_written;
-  const offload::LinkStats link = device_tier_.stats();
-  summary.to_device = counters_.to_device + link.bytes_written - link_before.bytes_written;
-  summary.to_host = counters_.to_host + link.bytes_read - link_before.bytes_read;
-  add_ideal(summary, before, after);
+  const Clock::time_point end = Clock::now();
+  const zero::BusyTimes::Totals busy = busy_.take();
+  summary.seconds = seconds_between(reported_at_, end);
+  summary.forward_seconds = busy.of(zero::Work::Forward);
+  summary.backward_seconds = busy.of(zero::Work::Backward);
+  summary.optimizer_seconds = busy.of(zero::Work::Update) + norm_seconds;
+  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any - norm_seconds);
+  reported_at_ = end;
+  add_traffic(summary);
+  if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
+  // The first step warms up; after the second one the plan of the pages can use what was measured.
+  if (nvme_store_ && ++steps_measured_ == 2) {
+    measured_ = summary;
+  }
   return summary;
+}
+
+// What moved since the step before.
+void Engine::Impl::add_traffic(StepSummary& summary) {
+  const Meters now = meters();
+  summary.nvme_read = now.nvme.bytes_read - reported_.nvme.bytes_read;
+  summary.nvme_written = now.nvme.bytes_written - reported_.nvme.bytes_written;
+  summary.to_device = now.to_device - reported_.to_device + now.device.bytes_written - reported_.device.bytes_written;
+  summary.to_host = now.to_host - reported_.to_host + now.device.bytes_read - reported_.device.bytes_read;
+  summary.stall_nvme_seconds = std::min(summary.stall_seconds, now.waited - reported_.waited);
+  add_ideal(summary, reported_.nvme, now.nvme);
+  reported_ = now;
 }
 
 // On the host device products, updates and copies share the cores, so compute is one resource; each drive is another.
@@ -250,6 +298,8 @@ void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before,
       {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
+    summary.nvme_busy_seconds =
+        std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
     const double seconds =
         drive_seconds(drive.bytes_read - before.drives[i].bytes_read,
                       drive.bytes_written - before.drives[i].bytes_written, rates_of_drive(i, drive));
@@ -267,7 +317,13 @@ DriveRates Engine::Impl::rates_of_drive(std::size_t path, const DriveStats& driv
   if (profile.read_rate > 0 && profile.write_rate > 0) {
     return {profile.read_rate, profile.write_rate, profile.mixed_rate};
   }
-  return {drive.read_rate, drive.best_write_rate, 0};
+  // Before the first window of a rate is full: all that was moved so far.
+  const auto overall = [](std::uint64_t bytes, double busy) {
+    return busy > 0 ? static_cast<double>(bytes) / busy : 0;
+  };
+  return {drive.read_rate > 0 ? drive.read_rate : overall(drive.bytes_read, drive.read_busy_seconds),
+          drive.best_write_rate > 0 ? drive.best_write_rate : overall(drive.bytes_written, drive.write_busy_seconds),
+          0};
 }
 
 EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
@@ -379,6 +435,9 @@ std::uint64_t Engine::parameters() const {
 }
 PerTier Engine::peak_bytes() const {
   return impl_->peak_bytes();
+}
+void Engine::wait() {
+  impl_->guarded([&] { impl_->wait(); });
 }
 std::uint64_t Engine::nvme_written() const {
   return impl_->nvme_written();

@@ -23,6 +23,8 @@ struct StepSummary {
   std::int64_t tokens = 0;  // target tokens
   double grad_norm = 0;     // of the mean gradient, before clipping
   bool skipped = false;     // a gradient was not finite (or nothing was to be learnt): no bit of any state changed
+  // Since the step before ended. Where updates run under the next forward (EngineConfig::overlap_update), this and all
+  // below hold the update of the step before instead of this one's.
   double seconds = 0;
   double forward_seconds = 0;  // compute only
   double backward_seconds = 0;
@@ -33,6 +35,7 @@ struct StepSummary {
   // profile, else the best rates of this run); absent while a rate is unknown. And which of them it is.
   std::optional<double> ideal_seconds;
   std::string binding_link;
+  double nvme_busy_seconds = 0;  // with a request in flight on the busiest drive
   std::uint64_t nvme_read = 0;
   std::uint64_t nvme_written = 0;
   std::uint64_t to_device = 0;
@@ -61,8 +64,11 @@ class Engine {
   static MemoryPlan plan(const EngineConfig& config);
   ~Engine();
 
-  // Forward, backward and update of one global batch. Requires: micro_batches.size() == config.micro_batches.
+  // Forward, backward and update of one global batch. May return before the update has ended; whatever needs its
+  // result waits for it, and the next call throws what it failed with. Requires: micro_batches.size() == config.micro_batches.
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
+  // Blocks until the update that may still run has ended. The next step's times and bytes begin here.
+  void wait();
   // Sum of token losses; weights and states do not change.
   EvalSummary evaluate(const data::Batch& batch);
   // Continues `prompt` greedily by at most `max_new` tokens, stopping at an end-of-sequence token; on_token gets each

@@ -54,6 +54,8 @@ struct EngineConfig {
   std::optional<unsigned> io_queue_depth;
   std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
   bool nvme_checksums = false;
+  // The next forward begins while the update still runs; each layer waits for its own. Changes no bit.
+  bool overlap_update = true;
   Trace* trace = nullptr;  // gets compute, updates and every drive request; must outlive the engine; null = none
 
   std::size_t adam_threads = 0;     // 0: as many as there are usable CPUs; none of these changes bits

@@ -1,6 +1,7 @@
 // The parts of a running engine, in the order in which they depend on each other. Private to src/engine/engine*.cpp.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
+#include "engine/page_plan.h"
 #include "engine/parts.h"
 #include "hf/safetensors.h"
 #include "nvme/nvme_store.h"
@@ -40,6 +42,7 @@ class Engine::Impl {
   std::string description() const;
   std::uint64_t parameters() const;
   BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
+  void wait() { use_schedule(Mode::None); }
   std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
   // Runs `fn`; remembers the first failure and rethrows it from then on.
@@ -60,6 +63,7 @@ class Engine::Impl {
   RunState state;
 
  private:
+  using Clock = std::chrono::steady_clock;
   enum class Mode : std::uint8_t { None, Train, Forward };
   struct Named {
     std::size_t group = 0;
@@ -69,7 +73,21 @@ class Engine::Impl {
   std::array<offload::Tier*, offload::kTiers> tiers();
   void add_shards();
   void wire();
+  // Other modes than Train wait for the updates that are under way.
   void use_schedule(Mode mode);
+  void settle();
+  // What links and pages have done so far.
+  struct Meters {
+    BlobStoreStats nvme;
+    offload::LinkStats device;
+    std::uint64_t to_device = 0;
+    std::uint64_t to_host = 0;
+    double waited = 0;
+  };
+  Meters meters() const;
+  // Plans the pages of a training step for the computing of a measured one (all zero: not known, taken as bound by the
+  // drive). Requires: the schedule of another mode is in use, or none.
+  void plan_pages(const StepSummary& measured);
   std::vector<Named> all_params() const;
   const zero::ParamDecl& decl(const Named& named) const;
   // The shard that holds the parameter in fp32: the master, or the parameter itself.
@@ -81,6 +99,7 @@ class Engine::Impl {
                  std::size_t group);
   void copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination);
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
+  void add_traffic(StepSummary& summary);
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;
   zero::Streams streams() { return {*copy_in_, *copy_out_, *comm_stream_, *compute_stream_}; }
@@ -115,18 +134,27 @@ class Engine::Impl {
   std::vector<zero::UpdateShards> updates_;
   zero::UpdateSite site_ = zero::UpdateSite::Host;
   zero::LinkCounters counters_;
+  zero::BusyTimes busy_;
+  Meters reported_;  // up to the end of the last step
+  Clock::time_point reported_at_;
+  std::vector<zero::Visit> train_visits_;
   std::shared_ptr<const offload::Schedule> train_schedule_;
+  int steps_measured_ = 0;
+  std::optional<StepSummary> measured_;  // of the second step, until the pages are planned with it
   std::shared_ptr<const offload::Schedule> forward_schedule_;
   Mode mode_ = Mode::None;
   std::unique_ptr<Stream> copy_in_;
   std::unique_ptr<Stream> copy_out_;
   std::unique_ptr<Stream> comm_stream_;
   std::unique_ptr<Stream> compute_stream_;
+  std::unique_ptr<Stream> update_stream_;
   ThreadExecutor adder_{"grad-adder"};
   std::vector<zero::ParamGroup> groups_;
   std::unique_ptr<zero::GradReducer> reducer_;
   std::unique_ptr<zero::OptimizerPipeline> pipeline_;
   std::unique_ptr<zero::LayerRunner> runner_;
+  ThreadExecutor update_thread_{"updates"};
+  std::vector<Event> updating_;  // of the last step, per group
   std::exception_ptr failure_;
 };
 

@@ -108,7 +108,8 @@ class Planner {
     for (const TierKind param : choices(request_.param, true)) {
       for (const TierKind grad : choices(training_ ? request_.grad : untrained, false)) {
         for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained, true)) {
-          result.push_back({param, grad, optimizer});
+          result.push_back({param, grad, optimizer, param == TierKind::Nvme ? request_.param_host_share : 0,
+                            optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0});
         }
       }
     }
@@ -117,6 +118,16 @@ class Planner {
 
   std::uint64_t smallest_slot() const {
     return request_.slot_bytes ? align_up(*request_.slot_bytes, kSlotGranule) : kSlotGranule;
+  }
+
+  // A class of shards: on its home, but for the share that stays in host memory.
+  static void add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host) {
+    if (bytes == 0) return;
+    PlanRow row{std::move(what), {}};
+    row.bytes[index(home)] = bytes - in_host;
+    row.bytes[index(TierKind::Host)] += in_host;
+    for (std::size_t t = 0; t < offload::kTiers; ++t) plan.need[t] += row.bytes[t];
+    plan.rows.push_back(std::move(row));
   }
 
   static void add_row(MemoryPlan& plan, std::string what, TierKind tier, std::uint64_t bytes) {
@@ -159,9 +170,10 @@ class Planner {
   void fill_rows(MemoryPlan& plan) const {
     plan.rows.clear();
     plan.need = {};
-    add_row(plan, "parameters", plan.placement.param, totals_.param);
+    const HostShares shares = host_shares(plan.placement);
+    add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
     add_row(plan, "gradients", plan.placement.grad, totals_.grad);
-    add_row(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer);
+    add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer, shares.optimizer);
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
     add_row(plan, "activations", TierKind::Device, request_.activation_bytes);
@@ -178,9 +190,26 @@ class Planner {
     return true;
   }
 
+  // Bytes of split classes that stay in host memory.
+  struct HostShares {
+    std::uint64_t param = 0;
+    std::uint64_t optimizer = 0;
+  };
+  HostShares host_shares(const Placement& placement) const {
+    HostShares shares;
+    if (placement.param_host_share == 0 && placement.optimizer_host_share == 0) return shares;
+    for (const GroupSpecs& group :
+         shard_specs(request_.compute->layouts(), placement, request_.param_type, grad_type_, request_.states)) {
+      shares.param += host_bytes(group.param);
+      for (const offload::ShardSpec& state : group.states) shares.optimizer += host_bytes(state);
+    }
+    return shares;
+  }
+
   std::uint64_t on_nvme(const MemoryPlan& plan) const {
-    return (plan.placement.param == TierKind::Nvme ? totals_.param : 0) +
-           (plan.placement.optimizer == TierKind::Nvme ? totals_.optimizer : 0);
+    const HostShares shares = host_shares(plan.placement);
+    return (plan.placement.param == TierKind::Nvme ? totals_.param - shares.param : 0) +
+           (plan.placement.optimizer == TierKind::Nvme ? totals_.optimizer - shares.optimizer : 0);
   }
 
   // Larger slots make larger requests; more slots cache what would be read again.
@@ -217,14 +246,17 @@ class Planner {
     const std::uint64_t cache = plan.slots * plan.slot_bytes;
     const double missing =
         resident == 0 ? 0.0 : 1.0 - std::min(1.0, static_cast<double>(cache) / static_cast<double>(resident));
+    const HostShares shares = host_shares(plan.placement);
     std::uint64_t read = 0, written = 0;
     if (plan.placement.param == TierKind::Nvme) {
-      read += totals_.visits_read;
-      written += training_ ? totals_.param : 0;
+      const double on_drive =
+          1 - static_cast<double>(shares.param) / static_cast<double>(std::max<std::uint64_t>(totals_.param, 1));
+      read += static_cast<std::uint64_t>(static_cast<double>(totals_.visits_read) * on_drive);
+      written += training_ ? totals_.param - shares.param : 0;
     }
     if (plan.placement.optimizer == TierKind::Nvme) {
-      read += totals_.optimizer;
-      written += totals_.optimizer;
+      read += totals_.optimizer - shares.optimizer;
+      written += totals_.optimizer - shares.optimizer;
     }
     plan.nvme_read_per_step = static_cast<std::uint64_t>(static_cast<double>(read) * missing);
     plan.nvme_written_per_step = static_cast<std::uint64_t>(static_cast<double>(written) * missing);

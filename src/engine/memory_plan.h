@@ -8,19 +8,13 @@
 #include <vector>
 
 #include "core/shard_optimizer.h"
+#include "engine/shard_specs.h"
 #include "offload/tier.h"
 #include "zero/visits.h"
 
 namespace strata::engine {
 
 using PerTier = std::array<std::uint64_t, offload::kTiers>;  // indexed by TierKind
-
-struct Placement {
-  offload::TierKind param = offload::TierKind::Device;
-  offload::TierKind grad = offload::TierKind::Device;
-  offload::TierKind optimizer = offload::TierKind::Device;
-  bool operator==(const Placement&) const = default;
-};
 
 struct PlanRequest {
   const zero::LayerCompute* compute = nullptr;
@@ -30,6 +24,8 @@ struct PlanRequest {
   std::uint64_t activation_bytes = 0;                       // upper bound of torch's tensors, of any mode that will run
   PerTier budgets{};                                        // 0 for nvme: there is no such tier
   std::optional<offload::TierKind> param, grad, optimizer;  // wanted homes; the plan chooses the others
+  double param_host_share = 0;                              // of Placement, where the home is nvme
+  double optimizer_host_share = 0;
   std::optional<std::uint64_t> slot_bytes;
   std::optional<std::uint64_t> look_ahead_bytes;
 };

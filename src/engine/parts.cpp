@@ -97,6 +97,8 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.param = config.param_home;
   request.grad = config.grad_home;
   request.optimizer = config.optimizer_home;
+  request.param_host_share = config.param_host_share;
+  request.optimizer_host_share = config.optimizer_host_share;
   request.slot_bytes = config.slot_bytes;
   request.look_ahead_bytes = config.look_ahead_bytes;
   return request;

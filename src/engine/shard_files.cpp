@@ -34,14 +34,13 @@ void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::
   STRATA_EXPECTS(layout.world() == 1, "a parameter is read whole from one shard");
   const DType dtype = store.spec(shard).dtype;
   STRATA_EXPECTS(destination.dtype == dtype, "the destination has the shard's type");
-  const std::uint64_t of_piece = store.piece_numel(dtype);
   const std::uint64_t begin = layout.params()[param].offset + first;
   for (std::uint64_t done = 0; done < destination.numel;) {
     const std::uint64_t at = begin + done;
-    const auto p = static_cast<std::uint32_t>(at / of_piece);
-    const offload::PieceRange range = store.range({shard, p});
+    const offload::PieceId piece = store.piece_at(shard, at);
+    const offload::PieceRange range = store.range(piece);
     const std::uint64_t n = std::min(destination.numel - done, range.first + range.numel - at);
-    const offload::Pin pin = store.acquire({shard, p}, offload::Access::Read);
+    const offload::Pin pin = store.acquire(piece, offload::Access::Read);
     const std::byte* source = pin.wait().data() + (at - range.first) * bytes_of(dtype);
     std::memcpy(destination.subspan(done, n).data, source, n * bytes_of(dtype));
     done += n;

@@ -23,6 +23,7 @@ struct StepSeconds {
   // Its causes, where they were told apart: compute waited for a drive, or for a copy between host and device.
   std::optional<double> stall_nvme = {};
   std::optional<double> stall_link = {};
+  std::optional<double> nvme_busy = {};  // the busiest drive had a request in flight
 };
 
 struct StepTraffic {

@@ -90,7 +90,10 @@ StepReport Trainer::report(const StepSummary& summary, double learning_rate, std
   report.seconds.backward = summary.backward_seconds;
   report.seconds.optimizer = summary.optimizer_seconds;
   report.seconds.stall = summary.stall_seconds;
-  if (summary.nvme_read + summary.nvme_written > 0) report.seconds.stall_nvme = summary.stall_nvme_seconds;
+  if (summary.nvme_read + summary.nvme_written > 0) {
+    report.seconds.stall_nvme = summary.stall_nvme_seconds;
+    report.seconds.nvme_busy = summary.nvme_busy_seconds;
+  }
   report.ideal_seconds = summary.ideal_seconds;
   report.binding_link = summary.binding_link;
   report.nvme_written_total = engine_.nvme_written();

@@ -1,6 +1,7 @@
 // What the parts of a step share: streams, stores and counters. The engine owns all of it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -23,10 +24,10 @@ struct Streams {
   Stream& compute;
 };
 
-// Bytes between host memory and device memory; caller thread only.
+// Bytes between host memory and device memory since the start. Counted by the caller's thread and by the updates'.
 struct LinkCounters {
-  std::uint64_t to_device = 0;
-  std::uint64_t to_host = 0;
+  std::atomic<std::uint64_t> to_device = 0;
+  std::atomic<std::uint64_t> to_host = 0;
 };
 
 // Where a group's shards live in the store.

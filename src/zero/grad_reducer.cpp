@@ -134,6 +134,9 @@ std::vector<double> GradReducer::block_sums(std::size_t group) {
   const offload::ShardId id = shards_[group].grad;
   const DType dtype = store_.spec(id).dtype;
   const std::size_t numel = layouts_[group]->shard_numel();
+  const std::uint64_t host_numel = store_.spec(id).host_numel;
+  STRATA_EXPECTS(host_numel == numel || host_numel % ShardMath::kNormBlock == 0,
+                 "the host share of " + store_.spec(id).name + " cuts the norm's blocks");
   std::vector<double> sums(ceil_div(numel, ShardMath::kNormBlock));
   if (std::byte* home = store_.device_address(id)) {
     streams_.compute.launch([&] { device_math_.block_sums_of_squares({home, dtype, numel}, sums); });

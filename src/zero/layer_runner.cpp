@@ -1,16 +1,13 @@
 #include "zero/layer_runner.h"
 
 #include "core/error.h"
-#include "zero/stopwatch.h"
 
 namespace strata::zero {
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-                         GatherAhead ahead, Trace* trace)
-    : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), trace_(trace) {}
+                         GatherAhead ahead, BusyTimes& times)
+    : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), times_(times) {}
 
 LossSum LayerRunner::train(std::span<const BatchView> micro_batches) {
   run(train_visits(compute_, micro_batches.size()), micro_batches, Pass::Train);
@@ -30,7 +27,6 @@ std::vector<float> LayerRunner::generate(const BatchView& batch) {
 
 void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass) {
   total_loss_ = {};
-  busy_ = {};
   try {
     queue(visits, batches, pass);
   } catch (...) {
@@ -81,7 +77,7 @@ void LayerRunner::run_visit(const Visit& visit) {
   const std::size_t layer = visit.layer;
   if (visit.direction == Direction::Forward) {
     streams_.compute.launch([this, layer] {
-      const Stopwatch watch(busy_.forward, trace_, "compute", "forward", layer);
+      const Stopwatch watch(times_, Work::Forward, layer);
       compute_.forward(layer);
     });
     return;
@@ -93,7 +89,7 @@ void LayerRunner::run_visit(const Visit& visit) {
     grads.push_back(leases.back().data);
   }
   streams_.compute.launch([this, layer, grads] {
-    const Stopwatch watch(busy_.backward, trace_, "compute", "backward", layer);
+    const Stopwatch watch(times_, Work::Backward, layer);
     compute_.backward(layer, grads);
   });
   for (std::size_t i = 0; i < leases.size(); ++i) reducer_.reduce(visit.grad_groups[i], leases[i]);

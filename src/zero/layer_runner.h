@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "core/trace.h"
+#include "zero/busy_times.h"
 #include "zero/grad_reducer.h"
 #include "zero/param_group.h"
 #include "zero/visits.h"
@@ -14,9 +14,8 @@ namespace strata::zero {
 // Caller thread only: it queues; compute runs on the compute stream. References must outlive the runner.
 class LayerRunner {
  public:
-  // `trace`: gets a span per visit; null = none.
   LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-              GatherAhead ahead, Trace* trace = nullptr);
+              GatherAhead ahead, BusyTimes& times);
 
   // Forward and backward of every micro-batch; gradients are at home when this returns (GradReducer::finish). Throws:
   // the first failure of anything queued.
@@ -24,13 +23,6 @@ class LayerRunner {
   LossSum evaluate(const BatchView& batch);
   // Logits of the last position of each sequence, [B, V].
   std::vector<float> generate(const BatchView& batch);
-
-  struct Seconds {
-    double forward = 0;   // compute of forward visits
-    double backward = 0;  // compute of backward visits, recomputation included
-  };
-  // Compute time of the last call, on the compute stream's thread: the rest of the call was waiting and moving.
-  Seconds busy() const { return busy_; }
 
  private:
   void run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass);
@@ -42,10 +34,9 @@ class LayerRunner {
   GradReducer& reducer_;
   Streams streams_;
   GatherAhead ahead_;
-  Trace* trace_;
+  BusyTimes& times_;
   LossSum total_loss_;         // written on the compute stream, read after it was waited for
   std::vector<float> logits_;  // likewise
-  Seconds busy_;               // likewise
 };
 
 }  // namespace strata::zero

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "zero/stopwatch.h"
 
 namespace strata::zero {
 namespace {
@@ -36,9 +35,10 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
   for (std::uint64_t first = 0; first < numel;) {
     std::uint64_t end = numel;
     for (std::size_t i = 0; i < shards.count(); ++i) {
-      const std::uint64_t of_piece = store.piece_numel(store.spec(shards.shard(i)).dtype);
-      if (first % of_piece == 0) on_piece(i, {shards.shard(i), static_cast<std::uint32_t>(first / of_piece)});
-      end = std::min(end, (first / of_piece + 1) * of_piece);
+      const offload::PieceId piece = store.piece_at(shards.shard(i), first);
+      const offload::PieceRange range = store.range(piece);
+      if (first == range.first) on_piece(i, piece);
+      end = std::min(end, range.first + range.numel);
     }
     on_chunk(first, end - first);
     first = end;
@@ -48,7 +48,8 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
 OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
                                      UpdateSite site, offload::ShardStore& store, ShardOptimizer& host_optimizer,
                                      ShardOptimizer& device_optimizer, const Buffer* device_staging, std::size_t rank,
-                                     Streams streams, LinkCounters& counters, Trace* trace)
+                                     Stream& stream, Executor& updates, LinkCounters& counters, BusyTimes& times,
+                                     offload::Lane lane)
     : layouts_(std::move(layouts)),
       shards_(std::move(shards)),
       site_(site),
@@ -57,18 +58,45 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       device_optimizer_(device_optimizer),
       device_staging_(device_staging),
       rank_(rank),
-      streams_(streams),
+      stream_(stream),
+      updates_(updates),
       counters_(counters),
-      trace_(trace) {}
+      times_(times),
+      lane_(lane) {}
+
+std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
+  std::vector<Event> events;
+  for (std::size_t group = 0; group < layouts_.size(); ++group) {
+    auto done = std::make_shared<EventSource>();
+    done->submit();
+    events.push_back(done->event());
+    updates_.post([this, group, context, done] {
+      if (group == 0) failure_ = nullptr;
+      try {
+        if (!failure_) update(group, context);
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+      if (failure_) {
+        done->fail(failure_);
+      } else {
+        done->complete();
+      }
+    });
+  }
+  return events;
+}
 
 void OptimizerPipeline::step(const StepContext& context) {
-  busy_seconds_ = 0;
-  for (std::size_t group = 0; group < layouts_.size(); ++group) {
-    if (site_ == UpdateSite::Host) {
-      step_on_host(group, context);
-    } else {
-      step_on_device(group, context);
-    }
+  const std::vector<Event> events = start(context);
+  when_all(events).wait();
+}
+
+void OptimizerPipeline::update(std::size_t group, const StepContext& context) {
+  if (site_ == UpdateSite::Host) {
+    step_on_host(group, context);
+  } else {
+    step_on_device(group, context);
   }
   // Parameters at home on the device are written through the link: the next forward reads them there.
   store_.drain_uncached();
@@ -80,7 +108,7 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
   std::vector<std::uint64_t> piece_first(shards.count());
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
-    pins[position] = store_.acquire(piece, shards.access(position));
+    pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;
   };
   const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
@@ -92,7 +120,7 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
     }
     const std::vector<Segment> segments =
         layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
-    const Stopwatch watch(busy_seconds_, trace_, "optimizer", "update", group);
+    const Stopwatch watch(times_, Work::Update, group);
     host_optimizer_.step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments})
         .wait();
     if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
@@ -108,7 +136,7 @@ void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& con
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
     if (store_.device_address(piece.shard) != nullptr) return;
-    pins[position] = store_.acquire(piece, shards.access(position));
+    pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;
   };
   const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
@@ -134,24 +162,24 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
                                          std::vector<TensorSpan>& on_device, std::vector<TensorSpan>& on_host,
                                          std::size_t numel, std::uint64_t first) {
   const UpdateShards& shards = shards_[group];
-  const Stopwatch watch(busy_seconds_, trace_, "optimizer", "update", group);
+  const Stopwatch watch(times_, Work::Update, group);
   for (const std::size_t i : {kParam, kGrad}) {
     if (on_host[i].data == nullptr || !reads(shards.access(i))) continue;
-    streams_.compute.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
+    stream_.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
     counters_.to_device += on_host[i].bytes();
   }
   const std::vector<Segment> segments =
       layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
-  streams_.compute.launch([&] {
+  stream_.launch([&] {
     device_optimizer_
         .step(context, {on_device[kParam], on_device[kGrad], std::span(on_device).subspan(kFirstState), segments})
         .wait();
   });
   if (on_host[kParam].data != nullptr) {
-    streams_.compute.copy(on_host[kParam].data, on_device[kParam].data, on_host[kParam].bytes());
+    stream_.copy(on_host[kParam].data, on_device[kParam].data, on_host[kParam].bytes());
     counters_.to_host += on_host[kParam].bytes();
   }
-  streams_.compute.record().wait();
+  stream_.record().wait();
   if (on_host[kParam].data != nullptr && !reads(shards.param_access)) zero_padding(on_host[kParam], segments);
 }
 

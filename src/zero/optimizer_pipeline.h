@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/trace.h"
+#include "zero/busy_times.h"
 #include "zero/context.h"
 #include "zero/flat_layout.h"
 
@@ -42,23 +42,28 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
                  const std::function<void(std::size_t, offload::PieceId)>& on_piece,
                  const std::function<void(std::uint64_t, std::uint64_t)>& on_chunk);
 
-// Caller thread only. The update of a chunk runs on the caller (host site) or on the compute stream (device site).
+// Updates run on `updates`, one after the other, so that the next forward may begin while later groups still wait for
+// their states. The update of a chunk runs there (host site) or on `stream` (device site), which nobody else may use
+// meanwhile.
 class OptimizerPipeline {
  public:
   // `device_staging`: two device slots of the store's slot size for chunks whose gradient or parameter is not at home
-  // on the device while its states are; null when that cannot happen. `trace`: gets a span per chunk; null = none.
+  // on the device while its states are; null when that cannot happen. `lane`: of the schedule, for the update's
+  // accesses. References must outlive the pipeline.
   OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards, UpdateSite site,
                     offload::ShardStore& store, ShardOptimizer& host_optimizer, ShardOptimizer& device_optimizer,
-                    const Buffer* device_staging, std::size_t rank, Streams streams, LinkCounters& counters,
-                    Trace* trace = nullptr);
+                    const Buffer* device_staging, std::size_t rank, Stream& stream, Executor& updates,
+                    LinkCounters& counters, BusyTimes& times, offload::Lane lane = offload::Lane::Gathers);
 
-  // Updates every group. On return the new parameters and states are the latest versions; writes to their tiers may
-  // still run. Throws: the first failure.
+  // Starts updating every group, in forward order. Event g completes when group g's new parameter and states are the
+  // latest versions (writes to drives may still run), or fails with the first failure of any group so far. Gradients
+  // must not change and the store must live until then. Requires: the events of the step before are complete.
+  std::vector<Event> start(const StepContext& context);
+  // start(), and waits for all of it. Throws: the first failure.
   void step(const StepContext& context);
-  // Seconds spent in updates themselves, of the last step.
-  double busy_seconds() const { return busy_seconds_; }
 
  private:
+  void update(std::size_t group, const StepContext& context);
   void step_on_host(std::size_t group, const StepContext& context);
   void step_on_device(std::size_t group, const StepContext& context);
   void update_on_device(std::size_t group, const StepContext& context, std::vector<TensorSpan>& on_device,
@@ -72,10 +77,12 @@ class OptimizerPipeline {
   ShardOptimizer& device_optimizer_;
   const Buffer* device_staging_;
   const std::size_t rank_;
-  Streams streams_;
+  Stream& stream_;
+  Executor& updates_;
   LinkCounters& counters_;
-  Trace* trace_;
-  double busy_seconds_ = 0;
+  BusyTimes& times_;
+  const offload::Lane lane_;
+  std::exception_ptr failure_;  // of the running step; of the thread of `updates_`
 };
 
 }  // namespace strata::zero

@@ -17,8 +17,15 @@ ParamGroup::ParamGroup(const FlatLayout& layout, DType dtype, offload::ShardId p
       streams_(streams),
       counters_(counters) {}
 
+void ParamGroup::update_until(Event updated) {
+  STRATA_EXPECTS(state_ == State::Sharded, "update of a group that is not sharded");
+  updated_ = std::move(updated);
+}
+
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
+  updated_.wait();
+  updated_ = Event();
   ++gathers_;
   std::byte* home = store_.device_address(param_);
   if (home != nullptr && comm_.world() == 1) {
@@ -27,7 +34,8 @@ void ParamGroup::unshard() {
   } else {
     lease_ = gather_.acquire(full_bytes());
     full_ = lease_->data;
-    streams_.copy_in.wait(lease_->free);
+    // Pages pinned for a copy that cannot start yet would keep others out of memory.
+    lease_->free.wait();
     copy_shard_to(full_ + comm_.rank() * layout_.shard_numel() * bytes_of(dtype_));
     streams_.comm.wait(streams_.copy_in.record());
     comm_.all_gather(streams_.comm, {full_, dtype_, layout_.numel()});

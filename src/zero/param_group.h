@@ -15,7 +15,8 @@ namespace strata::zero {
 // Gathering: a device buffer is filling (copies and all-gather are queued). Storages point to nothing yet.
 // Unsharded: work queued on the compute stream from now on sees the storages bound to the full parameters.
 //
-// Caller thread only. Nothing here waits for the device; blocking happens only while the store has no free slot.
+// Caller thread only. Nothing here waits for the device; unshard() blocks while an update of the group is under way
+// (update_until), until the buffer that it gets is free, and while the store has no free slot.
 class ParamGroup {
  public:
   enum class State : std::uint8_t { Sharded, Gathering, Unsharded };
@@ -32,7 +33,10 @@ class ParamGroup {
   // Gathers so far; the volume law of ZeRO-3 is stated in them.
   std::uint64_t gathers() const { return gathers_; }
 
-  // Sharded to Gathering: queues the copies of this rank's shard and the all-gather.
+  // The group's parameters are being updated until `updated` completes. Requires: Sharded.
+  void update_until(Event updated);
+  // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. Throws: what
+  // the update failed with.
   void unshard();
   // Gathering to Unsharded: the compute stream waits for the gather and binds the storages.
   void wait_for_unshard();
@@ -55,6 +59,7 @@ class ParamGroup {
   std::byte* full_ = nullptr;
   std::optional<DeviceSlots::Lease> lease_;  // empty while the storages view the home
   Event gathered_;
+  Event updated_;
   std::uint64_t gathers_ = 0;
 };
 

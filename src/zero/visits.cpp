@@ -78,23 +78,53 @@ std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, s
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
-                                                         const std::vector<UpdateShards>* updates, UpdateSite site) {
+                                                         const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                         UpdateTime time) {
   std::vector<offload::ScheduledAccess> accesses;
-  for (const Action& action : actions) {
-    if (action.kind != Action::Kind::Unshard) continue;
-    const offload::ShardId param = shards[action.index].param;
-    if (!store.paged(param) || store.device_address(param) != nullptr) continue;
-    for (std::uint32_t p = 0; p < store.pieces(param); ++p) accesses.push_back({{param, p}, offload::Access::Read});
+  for (const offload::TimedAccess& access : timed_accesses(store, shards, actions, updates, site, {}, time)) {
+    accesses.push_back({access.piece, access.access, access.lane});
   }
-  if (updates == nullptr) return accesses;
-  for (const UpdateShards& update : *updates) {
+  return accesses;
+}
+
+std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
+                                                 const std::vector<GroupShards>& shards,
+                                                 const std::vector<Action>& actions,
+                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                 const StepSeconds& seconds, UpdateTime time) {
+  std::vector<offload::TimedAccess> accesses;
+  double before_the_first = 0;
+  const auto compute = [&](double duration) {
+    (accesses.empty() ? before_the_first : accesses.back().seconds) += duration;
+  };
+  const offload::Lane lane = time == UpdateTime::UnderForward ? offload::Lane::Updates : offload::Lane::Gathers;
+  const auto add_update = [&](const UpdateShards& update) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
-      if (!store.paged(piece.shard)) return;
+      if (!store.paged(piece)) return;
       if (site == UpdateSite::Device && store.device_address(piece.shard) != nullptr) return;
-      accesses.push_back({piece, update.access(position)});
+      accesses.push_back({piece, update.access(position), 0, lane});
     };
-    walk_update(store, update, on_piece, [](std::uint64_t, std::uint64_t) {});
+    walk_update(store, update, on_piece, [&](std::uint64_t, std::uint64_t numel) {
+      compute(static_cast<double>(numel) * seconds.update_seconds_per_element);
+    });
+  };
+  std::size_t updated = 0;  // groups whose update has been added
+  for (const Action& action : actions) {
+    if (action.kind == Action::Kind::Run && action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+    if (action.kind != Action::Kind::Unshard) continue;
+    // The pipeline updates the groups in their order, which is that of their first gathers.
+    while (updates != nullptr && time == UpdateTime::UnderForward && updated <= action.index) {
+      add_update((*updates)[updated++]);
+    }
+    const offload::ShardId param = shards[action.index].param;
+    if (store.device_address(param) != nullptr) continue;
+    for (std::uint32_t p = 0; p < store.pieces(param); ++p) {
+      if (store.paged({param, p})) accesses.push_back({{param, p}, offload::Access::Read});
+    }
   }
+  for (; updates != nullptr && updated < updates->size(); ++updated) add_update((*updates)[updated]);
+  // A step repeats: what it computes before its first access follows the last one.
+  if (!accesses.empty()) accesses.back().seconds += before_the_first;
   return accesses;
 }
 

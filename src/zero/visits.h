@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "offload/look_ahead.h"
 #include "offload/schedule.h"
 #include "zero/context.h"
 #include "zero/layer_compute.h"
@@ -44,12 +45,31 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
 // Contributions that each group's gradient gets from `visits`.
 std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
 
-// Pieces that the gathers of `actions` touch, then those that the updates touch (null: no update), in the order in
-// which the runner and the pipeline acquire them: the schedule of one step. Shards that need no page in host memory are
+// When a step's update runs: after its backward, or under the forward of the next step.
+enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward };
+
+// Pieces that the gathers of `actions` touch and those that the updates touch (null: no update), in the order in
+// which the runner and the pipeline acquire them: the schedule of one step. Updates under the next forward are a lane
+// of their own, each group's right before the first gather of that group. Pieces that need no page in host memory are
 // left out.
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
-                                                         const std::vector<UpdateShards>* updates, UpdateSite site);
+                                                         const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                         UpdateTime time = UpdateTime::AfterBackward);
+
+// How long a step computes, as estimated or measured.
+struct StepSeconds {
+  std::vector<double> visits;             // of each Run
+  double update_seconds_per_element = 0;  // of an update
+};
+
+// The same accesses with the computing that follows each: what offload::plan_look_ahead() takes.
+std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
+                                                 const std::vector<GroupShards>& shards,
+                                                 const std::vector<Action>& actions,
+                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                 const StepSeconds& seconds,
+                                                 UpdateTime time = UpdateTime::AfterBackward);
 
 }  // namespace strata::zero

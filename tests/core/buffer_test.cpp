@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "support/proc.h"
 
 namespace strata {
 namespace {
@@ -73,27 +73,37 @@ TEST(AllocateHost, ReportsAndReturnsWhatTheKernelRefuses) {
   EXPECT_EQ(budget.used(), 0U);
 }
 
-// The flags of the mapping that starts at `address`, from /proc/self/smaps (proc(5)); empty where the kernel has none.
-std::string flags_of_mapping(const std::byte* address) {
-  std::ostringstream wanted;
-  wanted << std::hex << reinterpret_cast<std::uintptr_t>(address) << "-";
-  std::ifstream smaps("/proc/self/smaps");
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    if (line.starts_with(wanted.str())) inside = true;
-    if (inside && line.starts_with("VmFlags:")) return line;
-  }
-  return "";
-}
-
-TEST(AllocateHost, AdvisesHugePagesForLargeBuffers) {
+TEST(AllocateHost, PutsLargeBuffersOnHugePages) {
   if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) GTEST_SKIP() << "no transparent huge pages here";
   Budget budget("ram", 16_MiB);
   const Buffer large = allocate_host(budget, 4_MiB, MemoryTag::Gather);
-  const std::string flags = flags_of_mapping(large.data());
+  const std::string flags = test::flags_of_mapping(large.data());
   if (flags.empty()) GTEST_SKIP() << "no VmFlags in /proc/self/smaps";
 
-  EXPECT_NE(flags.find(" hg"), std::string::npos) << flags;
+  // Advised to be transparent, or of the machine's reserve.
+  EXPECT_TRUE(flags.find(" hg") != std::string::npos || flags.find(" ht") != std::string::npos) << flags;
+}
+
+std::uint64_t resident_bytes() {
+  return test::status_bytes("VmRSS") + test::status_bytes("HugetlbPages");
+}
+
+TEST(AllocateHost, OfAnOddSizeCostsThatSizeAndNoPowerOfTwo) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer keeps notes about every byte that is touched";
+#endif
+  constexpr std::uint64_t kPool = 1_GiB + 100_MiB + 12_KiB;
+  Budget budget("ram", kPool);
+  const std::uint64_t before = resident_bytes();
+  const std::uint64_t locked = test::status_bytes("VmLck");
+
+  const Buffer pool = allocate_host(budget, kPool, MemoryTag::Staging);
+  std::fill(pool.span().begin(), pool.span().end(), std::byte{1});
+
+  EXPECT_EQ(budget.used(), kPool);
+  EXPECT_GE(resident_bytes() - before, kPool - 1_MiB) << "the measurement sees nothing";
+  EXPECT_LE(resident_bytes() - before, kPool + 8_MiB);
+  EXPECT_EQ(test::status_bytes("VmLck"), locked);
 }
 
 TEST(Buffer, DefaultIsEmpty) {

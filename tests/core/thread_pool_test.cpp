@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
@@ -152,6 +153,27 @@ TEST(ThreadPool, RefusesToNest) {
       pool->parallel_for(
           100, 1, [&](std::size_t, std::size_t) { pool->parallel_for(100, 1, [](std::size_t, std::size_t) {}); }),
       ContractViolation);
+}
+
+TEST(ThreadPool, RefusesToNestInTheLastRange) {
+  const auto pool = make_thread_pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> worker_has_one = false;
+  std::atomic<int> left = 8;  // ranges
+  const auto body = [&](std::size_t, std::size_t) {
+    if (std::this_thread::get_id() == caller) {
+      while (!worker_has_one) std::this_thread::yield();
+      --left;
+      return;
+    }
+    worker_has_one = true;
+    while (left > 1) std::this_thread::yield();
+    // Time for the caller to find no range and begin to wait; if it is late, nesting is refused all the same.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pool->parallel_for(100, 1, [](std::size_t, std::size_t) {});
+  };
+
+  EXPECT_THROW(pool->parallel_for(8, 1, body), ContractViolation);
 }
 
 TEST(UsableCpus, IgnoresOmpNumThreads) {

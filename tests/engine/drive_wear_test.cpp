@@ -54,9 +54,9 @@ TEST(DriveWear, TheForecastGivesShareStepsAndTime) {
   const DriveWear wear{.rated_bytes = 600'000'000'000'000, .limit_bytes = {}};
   const std::string text = wear.forecast(0, 6'000'000'000, 1000, 10);
   EXPECT_THAT(text, HasSubstr("in 1000 steps"));
-  EXPECT_THAT(text, HasSubstr("1 % of the rated"));       // 6e12 of 6e14
-  EXPECT_THAT(text, HasSubstr("last 1e+05 such steps"));  // 6e14 / 6e9
-  EXPECT_THAT(text, HasSubstr("11.6 days of training"));  // 1e5 steps of 10 s
+  EXPECT_THAT(text, HasSubstr("1 % of the rated 600 TB"));       // 6e12 of 6e14
+  EXPECT_THAT(text, HasSubstr("last about 100000 such steps"));  // 6e14 / 6e9
+  EXPECT_THAT(text, HasSubstr("11.6 days of training"));         // 1e5 steps of 10 s
 }
 
 TEST(DriveWear, WithoutARatingTheForecastSaysHowToGetOne) {

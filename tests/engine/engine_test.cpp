@@ -115,7 +115,7 @@ TEST_F(EngineTest, TracesComputeUpdatesAndRequestsAndCountsTheIdeal) {
   }
   EXPECT_EQ(named["forward 0"], 2);  // once a step
   EXPECT_GE(named["backward 3"], 2);
-  EXPECT_GE(named["update 0"], 2);
+  EXPECT_GE(named["update 0"], 1);  // the second may still run
   EXPECT_GE(moved, steps[0].nvme_read + steps[0].nvme_written + steps[1].nvme_read + steps[1].nvme_written);
   ASSERT_EQ(engine->drives().size(), 1U);
   ASSERT_TRUE(steps[1].ideal_seconds.has_value());
@@ -130,6 +130,36 @@ TEST_F(EngineTest, WithoutADriveComputeIsTheBindingResource) {
   EXPECT_EQ(step.binding_link, "compute");
   ASSERT_TRUE(step.ideal_seconds.has_value());
   EXPECT_DOUBLE_EQ(*step.ideal_seconds, step.forward_seconds + step.backward_seconds + step.optimizer_seconds);
+}
+
+TEST_F(EngineTest, TrainsToTheSameBitsWhateverShareStaysInHostMemory) {
+  std::vector<EngineConfig> configs{squeezed(config(kAllDevice))};
+  std::vector<std::string> names{kAllDevice.text()};
+  for (const double share : {0.0, 0.13, 0.4, 0.99, 1.0}) {
+    EngineConfig split = config(kAllNvme);
+    split.param_host_share = 1 - share;
+    split.optimizer_host_share = share;
+    configs.push_back(squeezed(split));
+    names.push_back("optimizer " + std::to_string(share) + " in host memory");
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, AShareInHostMemoryNeverTouchesTheDrive) {
+  const auto moved = [&](double share) {
+    EngineConfig split = config(kAllNvme);
+    split.param_home = TierKind::Host;
+    split.optimizer_host_share = share;
+    split = squeezed(split);
+    split.nvme_budget = std::uint64_t{64} << 20;  // a whole share leaves nothing for the drive, but it is there
+    const std::unique_ptr<Engine> engine = Engine::create(split);
+    train_tiny(*engine, 1);
+    return train_tiny(*engine, 1).front().nvme_written;
+  };
+  const auto all = static_cast<double>(moved(0));
+  EXPECT_EQ(moved(1), 0U);
+  // A page or two that stays cached is the difference.
+  EXPECT_NEAR(static_cast<double>(moved(0.5)), all / 2, 5 * (256 << 10));
 }
 
 TEST_F(EngineTest, TrainsToTheSameBitsInFp32WithTiedEmbeddingsAndMicroBatches) {

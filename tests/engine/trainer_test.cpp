@@ -163,7 +163,7 @@ TEST_F(WearTest, ForecastsFromThePlanAndThenFromWhatWasMeasured) {
   events.on_step = [&](const StepReport& report) { EXPECT_EQ(report.nvme_written_total, trained->nvme_written()); };
   Trainer(*trained, run_, data_, nullptr, events).run();
   ASSERT_EQ(forecasts.size(), 2U);
-  EXPECT_NE(forecasts[0].find("of the rated 931"), std::string::npos) << forecasts[0];
+  EXPECT_NE(forecasts[0].find("of the rated 1 TB"), std::string::npos) << forecasts[0];
   EXPECT_EQ(forecasts[0].find("without a pause"), std::string::npos);
   EXPECT_NE(forecasts[1].find("without a pause"), std::string::npos) << forecasts[1];
 }

@@ -17,13 +17,16 @@ struct Case {
   IoFaults faults;
   nvme::BackendKind kind = nvme::BackendKind::Auto;
   nvme::IoMode mode = nvme::IoMode::Direct;
+  std::size_t paths = 1;
 };
 
 class IoFaultTest : public testing::TestWithParam<Case> {
  protected:
   explicit IoFaultTest(std::uint64_t seed_offset = 0) {
     nvme::NvmeOptions options;
-    options.paths = {directory_.path()};
+    for (std::size_t path = 0; path < GetParam().paths; ++path) options.paths.push_back(directory_.path());
+    options.chunk_bytes = 96 << 10;
+    options.checksums = GetParam().paths > 1;
     options.block_bytes = 32 << 10;
     options.queue_depth = 7;
     options.backend = GetParam().kind;
@@ -99,37 +102,72 @@ INSTANTIATE_TEST_SUITE_P(
                           .shuffle = true,
                           .granularity = 7},
                          nvme::BackendKind::Auto,
-                         nvme::IoMode::Buffered}),
+                         nvme::IoMode::Buffered},
+                    Case{"EverythingStripedAndChecked",
+                         {.seed = 18,
+                          .short_per_mille = 300,
+                          .under_report_per_mille = 300,
+                          .eagain_per_mille = 100,
+                          .eintr_per_mille = 100,
+                          .shuffle = true},
+                         nvme::BackendKind::Auto,
+                         nvme::IoMode::Direct,
+                         3}),
     [](const testing::TestParamInfo<Case>& tried) { return tried.param.name; });
 
-TEST(IoFault, ReportsEveryTransferThatMetAnErrorAndKeepsTheOthers) {
+struct Failing {
+  const char* name;
+  IoFaults faults;
+  int error;
+  std::size_t paths;
+};
+
+class FailingDriveTest : public testing::TestWithParam<Failing> {};
+
+// With several paths chunks are checked as well: a failed write must leave them unverified, not wrong.
+TEST_P(FailingDriveTest, ReportsEveryTransferThatMetAnErrorAndKeepsTheOthers) {
   TempDir directory;
   Budget budget("nvme", std::uint64_t{1} << 30);
   nvme::NvmeOptions options;
-  options.paths = {directory.path()};
+  for (std::size_t path = 0; path < GetParam().paths; ++path) options.paths.push_back(directory.path());
+  options.chunk_bytes = 16 << 10;
+  options.checksums = GetParam().paths > 1;
   options.block_bytes = 16 << 10;
   options.queue_depth = 5;
-  const IoFaults faults{.seed = 21, .short_per_mille = 100, .eio_per_mille = 20, .shuffle = true};
-  nvme::NvmeStore store(options, budget, [faults](const nvme::BackendOptions& backend) {
-    return std::make_unique<FaultyIoBackend>(nvme::make_io_backend(backend), faults);
+  nvme::NvmeStore store(options, budget, [](const nvme::BackendOptions& backend) {
+    return std::make_unique<FaultyIoBackend>(nvme::make_io_backend(backend), GetParam().faults);
   });
   std::size_t failed = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<std::byte> sent = random_bytes(1 + seed * 331, seed);
     const BlobId blob = store.create("blob", sent.size());
     std::vector<std::byte> received(sent.size());
+    bool written = false;
     try {
       store.write(blob, 0, sent).wait();
+      written = true;
       store.read(blob, 0, received, IoUrgency::Demand).wait();
       EXPECT_EQ(received, sent) << "lost bytes without an error";
     } catch (const IoError& error) {
       ++failed;
-      EXPECT_EQ(error.failure().errno_value, EIO);
+      EXPECT_EQ(error.failure().errno_value, GetParam().error);
+    }
+    if (written) continue;
+    try {
+      store.read(blob, 0, received, IoUrgency::Demand).wait();
+    } catch (const IoError&) {  // but no CorruptionError
     }
   }
   EXPECT_GT(failed, 0u);
   EXPECT_LT(failed, 200u);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Errors, FailingDriveTest,
+    testing::Values(Failing{"Eio", {.seed = 21, .short_per_mille = 100, .eio_per_mille = 20, .shuffle = true}, EIO, 1},
+                    Failing{"Enospc", {.seed = 22, .short_per_mille = 100, .enospc_per_mille = 20}, ENOSPC, 1},
+                    Failing{"EioOnOneOfThreePaths", {.seed = 23, .eio_per_mille = 20, .shuffle = true}, EIO, 3}),
+    [](const testing::TestParamInfo<Failing>& tried) { return tried.param.name; });
 
 }  // namespace
 }  // namespace strata::test

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "core/bytes.h"
 #include "core/error.h"
 #include "support/patterned_bytes.h"
 #include "support/scripted_io_backend.h"
+#include "support/test_seed.h"
+#include "support/watchdog.h"
 
 namespace strata::nvme {
 namespace {
@@ -40,9 +44,12 @@ class IoQueueTest : public testing::Test {
   test::IoScript::Answer honest() {
     return [this](const IoRequest& request) { return perform(request, request.bytes); };
   }
+  std::unique_ptr<IoQueue> make_queue(test::IoScript& script, const IoQueueOptions& options) {
+    return std::make_unique<IoQueue>([&script] { return std::make_unique<test::ScriptedIoBackend>(script); }, options,
+                                     drive_);
+  }
   std::unique_ptr<IoQueue> make_queue(test::IoScript& script, unsigned depth) {
-    return std::make_unique<IoQueue>([&script] { return std::make_unique<test::ScriptedIoBackend>(script); },
-                                     IoQueueOptions{kBlock, depth}, meter_);
+    return make_queue(script, {.block_bytes = kBlock, .depth = depth});
   }
   IoTransfer transfer(IoOp op, std::uint64_t offset, std::span<std::byte> memory,
                       IoUrgency urgency = IoUrgency::Demand) {
@@ -61,6 +68,7 @@ class IoQueueTest : public testing::Test {
   std::vector<std::byte> disk_;
   Extent extent_;
   IoMeter meter_;
+  DriveMeter& drive_ = meter_.add_drive("/drive");
 };
 
 std::vector<std::uint64_t> offsets_of(const std::vector<IoRequest>& requests) {
@@ -117,7 +125,7 @@ TEST_F(IoQueueTest, LetsAWaitingWriteThroughBetweenEndlessReads) {
   when_all(events).wait();
   const std::vector<std::uint64_t> offsets = offsets_of(script.submitted());
   const auto write = std::find(offsets.begin(), offsets.end(), 50 * kBlock);
-  EXPECT_LE(write - offsets.begin(), static_cast<std::ptrdiff_t>(IoQueue::kFairShare));
+  EXPECT_LE(write - offsets.begin(), static_cast<std::ptrdiff_t>(IoTurns::kFairShare));
 }
 
 TEST_F(IoQueueTest, ResumesAShortTransferWhereItStopped) {
@@ -249,7 +257,7 @@ TEST_F(IoQueueTest, FailsEverythingWhenTheBackendBreaks) {
 
 TEST_F(IoQueueTest, ThrowsWhatTheBackendMakerThrows) {
   const auto refuse = []() -> std::unique_ptr<IoBackend> { throw IoError({EPERM, "io_uring_setup", "", 0, 0, ""}); };
-  EXPECT_THROW(IoQueue(refuse, {kBlock, 1}, meter_), IoError);
+  EXPECT_THROW(IoQueue(refuse, {.block_bytes = kBlock, .depth = 1}, drive_), IoError);
 }
 
 TEST_F(IoQueueTest, FinishesEverythingBeforeItIsDestroyed) {
@@ -288,6 +296,108 @@ TEST_F(IoQueueTest, CountsRequestsAndBusyTime) {
   EXPECT_EQ(stats.requests, 5u);
   EXPECT_GT(stats.read_busy_seconds, 0);
   EXPECT_EQ(stats.write_busy_seconds, 0);
+}
+
+TEST_F(IoQueueTest, SendsBurstsOfOneDirection) {
+  test::IoScript script(honest());
+  const auto queue = make_queue(script, {.block_bytes = kBlock, .depth = 1, .burst_bytes = 3 * kBlock});
+  std::vector<std::byte> memory(10 * kBlock);
+  const auto part = [&](std::size_t begin, std::size_t blocks) {
+    return std::span(memory).subspan(begin * kBlock, blocks * kBlock);
+  };
+  std::vector<Event> events{queue->submit(transfer(IoOp::Read, 0, part(0, 1), IoUrgency::Prefetch))};
+  script.wait_for_submitted(1);  // takes the only place, so that the rest waits
+  events.push_back(queue->submit(transfer(IoOp::Write, 20 * kBlock, part(5, 5))));
+  events.push_back(queue->submit(transfer(IoOp::Read, kBlock, part(1, 4), IoUrgency::Prefetch)));
+  script.allow_all();
+  when_all(events).wait();
+  std::string order;
+  for (const IoRequest& request : script.submitted()) order += request.op == IoOp::Read ? 'r' : 'w';
+  EXPECT_EQ(order, "rrrwwwrrww");
+}
+
+TEST_F(IoQueueTest, RecordsEachRequestInTheTrace) {
+  Trace trace;
+  test::IoScript script([this](const IoRequest& request) { return perform(request, request.bytes); });
+  script.allow_all();
+  const auto queue = make_queue(script, {.block_bytes = kBlock, .depth = 2, .trace = &trace, .trace_name = "nvme3"});
+  std::vector<std::byte> memory(2 * kBlock + 100);
+  queue->submit(transfer(IoOp::Read, 0, memory)).wait();
+  queue->submit(transfer(IoOp::Write, 0, std::span(memory).first(50))).wait();
+  const std::vector<Trace::Span> spans = trace.spans();
+  ASSERT_EQ(spans.size(), 4u);
+  std::vector<std::uint64_t> bytes;
+  for (const Trace::Span& span : spans) {
+    EXPECT_EQ(span.name, "weights");
+    EXPECT_LE(span.begin, span.end);
+    EXPECT_EQ(span.row, trace.row(bytes.size() < 3 ? "nvme3 read" : "nvme3 write", Trace::Row::Overlapping));
+    bytes.push_back(span.bytes);
+  }
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{kBlock, kBlock, 100, 50}));
+}
+
+TEST_F(IoQueueTest, CountsWhatTheDriveMoved) {
+  test::IoScript script(
+      [this](const IoRequest& request) { return perform(request, std::min<std::size_t>(request.bytes, 3000)); });
+  script.allow_all();
+  const auto queue = make_queue(script, 2);
+  std::vector<std::byte> memory(2 * kBlock);
+  queue->submit(transfer(IoOp::Read, 0, memory)).wait();
+  queue->submit(transfer(IoOp::Write, 0, std::span(memory).first(kBlock))).wait();
+  const DriveStats stats = meter_.stats().drives.at(0);
+  EXPECT_EQ(stats.bytes_read, 2 * kBlock);
+  EXPECT_EQ(stats.bytes_written, kBlock);
+}
+
+// Random transfers, bursts and depths. That neither direction starves is a property of IoTurns.
+class IoQueueOrderProperty : public IoQueueTest {
+ protected:
+  static std::size_t lane_of(std::uint64_t offset) { return offset / (kLaneBlocks * kBlock); }
+
+  void run_case(std::uint64_t seed) {
+    SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+    const test::Watchdog watchdog("the case of STRATA_TEST_SEED=" + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto pick = [&](std::uint64_t low, std::uint64_t high) { return low + random() % (high - low + 1); };
+    const std::uint64_t burst = pick(0, 3) == 0 ? 0 : pick(1, 6 * kBlock);
+    test::IoScript script(honest());
+    const auto queue =
+        make_queue(script, {.block_bytes = kBlock, .depth = static_cast<unsigned>(pick(1, 4)), .burst_bytes = burst});
+    // A lane is a region of the disk, whose transfers lie one after the other: so order within a lane is order of
+    // offsets.
+    std::vector<std::byte> memory(disk_.size());
+    std::array<std::uint64_t, kLaneCount> ends{};
+    std::vector<Event> events;
+    for (int i = 0; i < 60; ++i) {
+      const std::size_t lane = pick(0, kLaneCount - 1);
+      const std::uint64_t bytes = pick(1, 3 * kBlock);
+      if (ends[lane] + bytes > kLaneBlocks * kBlock) continue;
+      const std::uint64_t offset = lane * kLaneBlocks * kBlock + ends[lane];
+      ends[lane] += bytes;
+      events.push_back(
+          queue->submit(transfer(lane == 2 ? IoOp::Write : IoOp::Read, offset, std::span(memory).subspan(offset, bytes),
+                                 lane == 1 ? IoUrgency::Prefetch : IoUrgency::Demand)));
+      if (pick(0, 2) == 0) script.allow(1);
+    }
+    script.allow_all();
+    when_all(events).wait();
+    std::array<std::uint64_t, kLaneCount> next{};
+    for (const IoRequest& request : script.submitted()) {
+      const std::size_t lane = lane_of(request.offset);
+      ASSERT_EQ(request.offset - lane * kLaneBlocks * kBlock, next[lane]) << "lane " << lane << " is out of order";
+      next[lane] += request.bytes;
+    }
+    EXPECT_EQ(next, ends);
+  }
+
+  static constexpr std::size_t kLaneCount = 3;  // demand, prefetch, write
+  static constexpr std::size_t kLaneBlocks = 21;
+};
+
+TEST_F(IoQueueOrderProperty, KeepsTheOrderOfEachLaneAndSendsEverything) {
+  const std::uint64_t first = test::test_seed(20250601);
+  std::cout << "first seed " << first << '\n';
+  for (std::uint64_t i = 0; i < 200 && !HasFatalFailure(); ++i) run_case(first + i);
 }
 
 }  // namespace

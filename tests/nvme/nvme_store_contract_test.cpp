@@ -44,6 +44,17 @@ struct ThreadsBuffered : StoreFixture {
 struct ThreePaths : StoreFixture {
   ThreePaths() : StoreFixture({.queue_depth = 4}, 3) {}
 };
+struct Checksums : StoreFixture {
+  Checksums() : StoreFixture({.chunk_bytes = 64 << 10, .checksums = true}) {}
+};
+struct ThreePathsSmallChunks : StoreFixture {
+  ThreePathsSmallChunks() : StoreFixture({.block_bytes = 4096, .chunk_bytes = 4096, .checksums = true}, 3) {}
+};
+struct TwoPathsBuffered : StoreFixture {
+  TwoPathsBuffered()
+      : StoreFixture({.backend = nvme::BackendKind::Threads, .mode = nvme::IoMode::Buffered, .chunk_bytes = 12 << 10},
+                     2) {}
+};
 
 INSTANTIATE_TYPED_TEST_SUITE_P(NvmeAutomatic, BlobStoreContract, Automatic);
 INSTANTIATE_TYPED_TEST_SUITE_P(NvmeUringDirect, BlobStoreContract, UringDirect);
@@ -53,6 +64,9 @@ INSTANTIATE_TYPED_TEST_SUITE_P(NvmeUringDepthTwo, BlobStoreContract, UringDepthT
 INSTANTIATE_TYPED_TEST_SUITE_P(NvmeThreadsDirect, BlobStoreContract, ThreadsDirect);
 INSTANTIATE_TYPED_TEST_SUITE_P(NvmeThreadsBuffered, BlobStoreContract, ThreadsBuffered);
 INSTANTIATE_TYPED_TEST_SUITE_P(NvmeThreePaths, BlobStoreContract, ThreePaths);
+INSTANTIATE_TYPED_TEST_SUITE_P(NvmeChecksums, BlobStoreContract, Checksums);
+INSTANTIATE_TYPED_TEST_SUITE_P(NvmeThreePathsSmallChunks, BlobStoreContract, ThreePathsSmallChunks);
+INSTANTIATE_TYPED_TEST_SUITE_P(NvmeTwoPathsBuffered, BlobStoreContract, TwoPathsBuffered);
 
 }  // namespace
 }  // namespace strata::test

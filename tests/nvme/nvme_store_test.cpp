@@ -1,19 +1,23 @@
 #include "nvme/nvme_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "support/patterned_bytes.h"
 #include "support/small_mount.h"
+#include "support/tampering_io_backend.h"
 #include "support/temp_dir.h"
 
 namespace strata::nvme {
@@ -88,7 +92,7 @@ TEST(NvmeStoreDeathTest, LeavesNothingBehindWhenItIsKilled) {
 
 TEST(NvmeStore, TouchesNoForeignFile) {
   test::TempDir directory;
-  // The name that the store would choose first.
+  // The name that a file would get where it needs one for a moment.
   const fs::path foreign = directory.path() / ("strata-swap-" + std::to_string(::getpid()) + "-0");
   std::ofstream(foreign) << "keep me";
   Budget budget("nvme", kGiB);
@@ -155,6 +159,78 @@ TEST(NvmeStore, ReadsAndWritesBeyondFourGigabytes) {
   std::vector<std::byte> wrapped(4096, std::byte{1});
   store.read(blob, kGiB - (2 << 20), wrapped, IoUrgency::Demand).wait();  // where 32-bit offsets would have gone
   EXPECT_EQ(wrapped, std::vector<std::byte>(4096));
+}
+
+TEST(NvmeStore, ReadsAndWritesChunksBeyondFourGigabytes) {
+  test::TempDir directory;
+  NvmeOptions options = options_for(directory.path());
+  options.checksums = true;
+  if (fs::space(directory.path()).available < 8 * kGiB) GTEST_SKIP() << "less than 8 GiB free";
+  Budget budget("nvme", 6 * kGiB);
+  NvmeStore store(options, budget);
+  const std::uint64_t size = 5 * kGiB + 17;
+  const BlobId blob = store.create("large", size);                     // reserved, but hardly written
+  const std::vector<std::byte> sent = test::random_bytes(9 << 20, 1);  // whole chunks and parts of two more
+  std::vector<std::byte> received(sent.size());
+  for (const std::uint64_t offset : {4 * kGiB - (3 << 20), size - sent.size(), 2 * kGiB - (3 << 20)}) {
+    store.write(blob, offset, sent).wait();
+    store.read(blob, offset, received, IoUrgency::Demand).wait();
+    EXPECT_EQ(received, sent) << offset;
+  }
+}
+
+// The kernel cuts one request at 2 GiB - 4 KiB, so what matters is that none is larger and that together they cover the
+// transfer. Nothing is moved here: the backend only takes notes.
+TEST(NvmeStore, CutsATransferOfMoreThanTwoGigabytesIntoRequestsThatCoverIt) {
+  test::TempDir directory;
+  NvmeOptions options = options_for(directory.path());
+  options.block_bytes = kMaxRequestBytes;
+  const std::uint64_t size = 2 * kGiB + (512 << 20) + kPageBytes;
+  if (fs::space(directory.path()).available < 2 * size) GTEST_SKIP() << "less than 5 GiB free";
+  void* const reserved =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(reserved, MAP_FAILED);
+  std::vector<IoRequest> requests;  // of the I/O thread, until the event is complete
+  Budget budget("nvme", 3 * kGiB);
+  NvmeStore store(options, budget, [&](const BackendOptions& backend) {
+    return std::make_unique<test::TamperingIoBackend>(make_io_backend(backend), [&](IoRequest& request) {
+      requests.push_back(request);
+      return test::TamperingIoBackend::Verdict::Lose;
+    });
+  });
+  const BlobId blob = store.create("huge", size);
+  store.write(blob, 0, {static_cast<const std::byte*>(reserved), size}).wait();
+  std::sort(requests.begin(), requests.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  std::uint64_t next = 0;
+  for (const IoRequest& request : requests) {
+    EXPECT_EQ(request.offset, next);
+    EXPECT_EQ(request.data, static_cast<std::byte*>(reserved) + next);
+    EXPECT_LE(request.bytes, kMaxRequestBytes);
+    next += request.bytes;
+  }
+  EXPECT_EQ(next, size);
+  EXPECT_EQ(requests.size(), 3u);
+  ::munmap(reserved, size);
+}
+
+// What the ctest entry with little locked memory runs; without the limit it is a plain round trip.
+TEST(NvmeStoreLockedMemory, KeepsEveryByteOfRegionsThatMayNotBeRegistered) {
+  test::TempDir directory;
+  Budget host("host", kGiB);
+  const Buffer memory = allocate_host(host, 8 << 20, MemoryTag::Staging);
+  NvmeOptions options = options_for(directory.path());
+  fs::create_directory(directory.path() / "second");
+  options.paths.push_back(directory.path() / "second");  // a ring per path, but one warning
+  options.regions = {memory.span()};
+  Budget budget("nvme", kGiB);
+  NvmeStore store(options, budget);
+  const std::vector<std::byte> sent = test::random_bytes(memory.span().size(), 1);
+  std::copy(sent.begin(), sent.end(), memory.span().begin());
+  const BlobId blob = store.create("blob", sent.size());
+  store.write(blob, 0, memory.span()).wait();
+  std::fill(memory.span().begin(), memory.span().end(), std::byte{0});
+  store.read(blob, 0, memory.span(), IoUrgency::Demand).wait();
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), memory.span().begin()));
 }
 
 TEST(NvmeStore, CreatesTheLastComponentOfAPathAndRemovesItAgain) {
@@ -238,8 +314,11 @@ TEST(NvmeStoreOptions, NamesTheOptionThatIsOutOfRange) {
   options = options_for(directory.path());
   options.io_threads = 0;
   EXPECT_NE(message_for<ConfigError>(options).find("nvme.io_threads"), std::string::npos);
+  options = options_for(directory.path());
+  options.chunk_bytes = 5000;
+  EXPECT_NE(message_for<ConfigError>(options).find("nvme.chunk_bytes"), std::string::npos);
+  options = options_for(directory.path());
   options.paths.clear();
-  options.io_threads = 1;
   EXPECT_NE(message_for<ConfigError>(options).find("nvme.paths"), std::string::npos);
 }
 

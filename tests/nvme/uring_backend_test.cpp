@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "nvme/backend_factory.h"
 #include "nvme/file_descriptor.h"
+#include "support/proc.h"
 #include "support/temp_dir.h"
 
 namespace strata::nvme {
@@ -38,9 +39,41 @@ std::size_t woken(IoBackend& backend) {
   return backend.complete(out);
 }
 
-TEST(UringBackend, FallsBackToPlainFlagsOnOldKernels) {
-  UringBackend backend({.setup = &old_kernel});
+// Allows only rings that nobody else drives, with the error of kernels and sandboxes that forbid SQPOLL.
+template <int error>
+int no_polling(unsigned entries, io_uring* ring, io_uring_params* params) {
+  if ((params->flags & IORING_SETUP_SQPOLL) != 0) return -error;
+  return io_uring_queue_init_params(entries, ring, params);
+}
+
+// As Linux 5.10: polls, but only for registered files.
+int polls_registered_files_only(unsigned entries, io_uring* ring, io_uring_params* params) {
+  const int result = io_uring_queue_init_params(entries, ring, params);
+  params->features &= ~IORING_FEAT_SQPOLL_NONFIXED;
+  return result;
+}
+
+TEST(UringBackend, FallsBackToPlainOnKernelsWithoutDeferredCompletions) {
+  UringBackend backend({.mode = RingMode::Deferred, .setup = &old_kernel});
+  EXPECT_EQ(backend.mode(), RingMode::Plain);
   EXPECT_EQ(woken(backend), 0u);
+}
+
+TEST(UringBackend, FallsBackToPlainWherePollingIsRefused) {
+  for (const auto setup : {&no_polling<EINVAL>, &no_polling<EPERM>, &polls_registered_files_only}) {
+    UringBackend backend({.mode = RingMode::Polled, .setup = setup});
+    EXPECT_EQ(backend.mode(), RingMode::Plain);
+    EXPECT_EQ(woken(backend), 0u);
+  }
+}
+
+TEST(UringBackend, UsesEachModeThatThisKernelKnows) {
+  EXPECT_EQ(UringBackend({.mode = RingMode::Plain}).mode(), RingMode::Plain);
+  for (const RingMode mode : {RingMode::Deferred, RingMode::Polled}) {
+    UringBackend backend({.mode = mode});
+    if (backend.mode() != mode) GTEST_SKIP() << "this kernel refuses ring mode " << static_cast<int>(mode);
+    EXPECT_EQ(woken(backend), 0u);
+  }
 }
 
 TEST(UringBackend, RegistersRegionsLargerThanOneGibibyteInPieces) {
@@ -57,6 +90,16 @@ TEST(UringBackend, RegistersRegionsLargerThanOneGibibyteInPieces) {
   std::array<IoCompletion, 1> out;
   ASSERT_EQ(backend.complete(out), 1u);
   EXPECT_EQ(out[0].result, static_cast<std::int64_t>(seam.size()));
+}
+
+TEST(UringBackend, LocksTheMemoryItRegistersAndNothingMore) {
+  Budget budget("host", std::uint64_t{1} << 30);
+  const Buffer memory = allocate_host(budget, (std::size_t{64} << 20) + 3 * kPageBytes, MemoryTag::Staging);
+  const std::uint64_t before = test::status_bytes("VmPin");
+  UringBackend backend({.regions = {memory.span()}});
+  if (!backend.buffers_registered()) GTEST_SKIP() << "this user may not lock 64 MiB of memory";
+
+  EXPECT_EQ(test::status_bytes("VmPin") - before, memory.bytes());
 }
 
 TEST(UringBackend, ExplainsWhyTheKernelGivesNoRing) {

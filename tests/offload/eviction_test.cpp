@@ -43,5 +43,15 @@ TEST(LruPolicy, ThePageUsedLongerAgoRanksHigher) {
   EXPECT_GT(policy.rank(older), policy.rank(newer));
 }
 
+TEST(NextUsePolicy, KeptPagesLeaveAfterAllOthersOfEitherMode) {
+  const NextUsePolicy policy;
+  const std::vector<ScheduledAccess> accesses = {{{{0}, 0}, Access::Read}, {{{0}, 1}, Access::Read}};
+  const Schedule train("train", accesses, std::vector<PieceId>{{{0}, 1}});
+  EXPECT_LT(policy.rank({{{0}, 1}, &train}), policy.rank({{{0}, 0}, &train}));
+  const Schedule evaluate("evaluate", {{{{0}, 2}, Access::Read}});
+  EXPECT_LT(policy.rank({{{0}, 1}, &evaluate, 0, &train}), policy.rank({{{0}, 2}, &evaluate, 0, &train}));
+  EXPECT_LT(policy.rank({{{0}, 2}, &evaluate, 0, &train}), policy.rank({{{0}, 0}, &evaluate, 0, &train}));
+}
+
 }  // namespace
 }  // namespace strata::offload

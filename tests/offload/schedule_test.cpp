@@ -55,5 +55,16 @@ TEST(Schedule, TheHashTellsOrderPieceAndAccessApart) {
   EXPECT_NE(of({{piece(1)}}).hash(), base);
 }
 
+TEST(Schedule, KeepsWhatItsPlanSaysAndNothingWithoutOne) {
+  const std::vector<ScheduledAccess> accesses = {{{{0}, 0}, Access::Read}, {{{0}, 1}, Access::Read}};
+  const Schedule planned("train", accesses, std::vector<PieceId>{{{0}, 1}});
+  EXPECT_TRUE(planned.planned());
+  EXPECT_FALSE(planned.keeps({{0}, 0}));
+  EXPECT_TRUE(planned.keeps({{0}, 1}));
+  const Schedule plain("train", accesses);
+  EXPECT_FALSE(plain.planned());
+  EXPECT_FALSE(plain.keeps({{0}, 1}));
+}
+
 }  // namespace
 }  // namespace strata::offload

@@ -60,7 +60,7 @@ TEST(ShardStore, APinOfAShardAtHomeInHostMemoryIsTheHomeItself) {
   const Pin tail = rig.store.acquire(piece(shard, 1), Access::Read);
   EXPECT_TRUE(tail.ready().ready());
   EXPECT_EQ(tail.bytes().size(), 10 * sizeof(float));
-  EXPECT_FALSE(rig.store.paged(shard));
+  EXPECT_FALSE(rig.store.paged(piece(shard, 0)));
   EXPECT_EQ(rig.slots.free_slots(), rig.slots.slots());
 }
 

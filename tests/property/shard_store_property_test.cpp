@@ -1,6 +1,8 @@
-// Random shards, slots, schedules, strays, completion orders and thread counts against a plain map.
+// Random shards, shares, slots, schedules, plans, strays, completion orders and thread counts against a plain map.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <iostream>
 #include <map>
@@ -123,14 +125,19 @@ class Caller {
 std::shared_ptr<const Schedule> any_schedule(Case& c, Caller& caller) {
   std::vector<ScheduledAccess> accesses;
   for (std::uint64_t n = c.pick(1, 80); n > 0; --n) accesses.push_back({caller.any_piece(), any_access(c)});
-  return std::make_shared<Schedule>("random", std::move(accesses));
+  std::optional<std::vector<PieceId>> kept;
+  if (c.chance(50)) {
+    kept.emplace();
+    for (std::uint64_t n = c.pick(0, 10); n > 0; --n) kept->push_back(caller.any_piece());
+  }
+  return std::make_shared<Schedule>("random", std::move(accesses), kept);
 }
 
 test::StoreRigOptions any_options(Case& c, std::size_t threads, Executor& completions) {
   test::StoreRigOptions options;
   options.slots = ShardStore::kMinSlots * threads + (c.chance(50) ? 0 : c.pick(0, 12));
-  options.slot_bytes = kPageBytes;
-  options.look_ahead_bytes = c.chance(25) ? 0 : c.pick(1, 30) * kPageBytes;
+  options.slot_bytes = c.chance(70) ? kPageBytes : 3 * kPageBytes;
+  options.look_ahead_bytes = c.chance(25) ? 0 : c.pick(1, 30) * options.slot_bytes;
   options.completions = c.chance(85) ? &completions : nullptr;
   options.memory_bytes = std::uint64_t{8} << 20;
   return options;
@@ -151,7 +158,10 @@ void run_case(std::uint64_t seed) {
     std::vector<ShardId> shards;
     for (std::uint64_t n = c.pick(1, 4); n > 0; --n) {
       const auto home = std::array{TierKind::Nvme, TierKind::Nvme, TierKind::Nvme, TierKind::Device}[c.pick(0, 3)];
-      shards.push_back(rig.add(c.pick(1, 12 * kPageBytes / sizeof(float)), home));
+      ShardSpec spec{"shard", ShardKind::OptimState, DType::F32, c.pick(1, 12 * kPageBytes / sizeof(float)), home};
+      constexpr std::uint64_t kBlock = kPageBytes / sizeof(float);
+      if (home == TierKind::Nvme && c.chance(30)) spec.host_numel = spec.numel / kBlock / 2 * kBlock;
+      shards.push_back(rig.store.add(spec));
     }
     callers.emplace_back(rig, late, std::move(shards), seed * 31 + t);
   }
@@ -214,6 +224,101 @@ TEST(ShardStoreProperty, AFailureAtAnyPointEndsEveryAccess) {
   }
   // Where nothing failed, the request that was to fail never came.
   EXPECT_GE(failures, cases / 4);
+}
+
+// Callers blocked for a slot are served in the order in which they asked, whatever comes free in whatever portions,
+// while the prefetcher would like the slots as well.
+TEST(ShardStoreProperty, BlockedCallersGetSlotsFirstComeFirstServed) {
+  const std::uint64_t first = test::test_seed(4711);
+  std::cout << "first seed " << first << '\n';
+  const int cases = std::getenv("STRATA_TEST_SEED") != nullptr ? 1 : kCases;
+  for (int i = 0; i < cases; ++i) {
+    const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("STRATA_TEST_SEED=" + std::to_string(seed));
+    const test::Watchdog watchdog("the queue of STRATA_TEST_SEED=" + std::to_string(seed));
+    Case c(seed);
+    ShufflingExecutor completions(seed + 1);
+    test::StoreRigOptions options = any_options(c, 1, completions);
+    StoreRig rig(options);
+    const std::size_t slots = rig.slots.slots();
+    const std::size_t callers = c.pick(1, 7);
+    const auto pages = static_cast<std::uint32_t>(slots + callers);
+    const ShardId shard = rig.add(pages * rig.slots.slot_bytes() / sizeof(float));
+    std::vector<ScheduledAccess> accesses;
+    for (std::uint32_t p = 0; p < pages; ++p) accesses.push_back({{shard, p}, Access::Read});
+    rig.store.set_schedule(std::make_shared<Schedule>("random", std::move(accesses)));
+    std::vector<Pin> held;
+    for (std::uint32_t p = 0; p < slots; ++p) held.push_back(rig.store.acquire({shard, p}, any_access(c)));
+    for (const Pin& pin : held) (void)pin.wait();
+
+    std::vector<std::atomic<bool>> served(callers);
+    std::vector<Pin> taken(callers);
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < callers; ++t) {
+      const Access access = any_access(c);
+      threads.emplace_back([&, t, access] {
+        taken[t] = rig.store.acquire({shard, static_cast<std::uint32_t>(slots + t)}, access);
+        served[t] = true;
+      });
+      while (rig.store.stats().waiting <= t) std::this_thread::yield();
+    }
+    for (std::size_t done = 0; done < callers;) {
+      const std::size_t portion = std::min<std::size_t>(c.pick(1, 3), std::min(callers - done, held.size()));
+      for (std::size_t n = 0; n < portion; ++n) {
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(c.pick(0, held.size() - 1)));
+      }
+      done += portion;
+      const auto count = [&] { return static_cast<std::size_t>(std::count(served.begin(), served.end(), true)); };
+      while (count() < done) std::this_thread::yield();
+      for (std::size_t t = 0; t < callers; ++t) EXPECT_EQ(served[t], t < done) << "caller " << t << " of " << callers;
+      // A caller that is served gives its slot up only at the end, so that each portion serves as many.
+      if (held.empty()) break;
+    }
+    held.clear();
+    for (std::size_t t = 0; t < callers; ++t) {
+      while (!served[t]) {
+        for (std::size_t u = 0; u < callers; ++u) {
+          if (served[u]) taken[u].release();
+        }
+        std::this_thread::yield();
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    taken.clear();
+    rig.store.drain();
+  }
+}
+
+// More threads than the pool has room for at once, each with one pin at a time: nobody starves.
+TEST(ShardStoreProperty, NoCallerStarvesWhileOthersKeepAsking) {
+  const std::uint64_t seed = test::test_seed(99);
+  std::cout << "seed " << seed << '\n';
+  const test::Watchdog watchdog("the crowd of STRATA_TEST_SEED=" + std::to_string(seed));
+  ShufflingExecutor completions(seed);
+  StoreRig rig({.slots = ShardStore::kMinSlots, .look_ahead_bytes = 3 * kPageBytes, .completions = &completions});
+  constexpr std::uint32_t kPages = 40;
+  const ShardId shard = rig.add(kPages * kPageBytes / sizeof(float));
+  std::vector<ScheduledAccess> accesses;
+  for (std::uint32_t p = 0; p < kPages; ++p) accesses.push_back({{shard, p}, Access::ReadWrite});
+  rig.store.set_schedule(std::make_shared<Schedule>("crowd", std::move(accesses)));
+  // The greedy ones ask until the modest ones, who ask a few times only, have all been served.
+  std::atomic<int> modest_left{3};
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      Case c(seed + t);
+      const bool modest = t < 3;
+      for (int n = 0; modest ? n < 40 : modest_left > 0; ++n) {
+        const auto page = static_cast<std::uint32_t>(t + 6 * c.pick(0, 5));
+        (void)rig.store.acquire({shard, page}, any_access(c)).wait();
+      }
+      if (modest) --modest_left;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  rig.store.drain();
+  EXPECT_EQ(modest_left, 0);
+  EXPECT_EQ(rig.store.stats().waiting, 0U);
 }
 
 }  // namespace

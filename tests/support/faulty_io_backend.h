@@ -21,6 +21,7 @@ struct IoFaults {
   unsigned eagain_per_mille = 0;
   unsigned eintr_per_mille = 0;
   unsigned eio_per_mille = 0;
+  unsigned enospc_per_mille = 0;   // of writes
   bool shuffle = false;            // completions come late and in another order
   std::size_t granularity = 4096;  // short transfers are multiples of this, as direct I/O asks
 };
@@ -36,6 +37,7 @@ class FaultyIoBackend final : public nvme::IoBackend {
     if (roll(faults_.eagain_per_mille)) return refuse(request, EAGAIN);
     if (roll(faults_.eintr_per_mille)) return refuse(request, EINTR);
     if (roll(faults_.eio_per_mille)) return refuse(request, EIO);
+    if (request.op == nvme::IoOp::Write && roll(faults_.enospc_per_mille)) return refuse(request, ENOSPC);
     nvme::IoRequest passed = request;
     if (request.bytes > faults_.granularity && roll(faults_.short_per_mille)) {
       const std::size_t units = (request.bytes - 1) / faults_.granularity;

@@ -26,12 +26,15 @@ class SmallMount {
     }
     return mount;
   }
-  // An image file of `megabytes`, formatted as "ext2" or "ext4".
-  static SmallMount image(const std::string& type, int megabytes) {
+  // An image file of `megabytes`, formatted as "ext2" or "ext4", behind a loop device with sectors of `sector_bytes`.
+  static SmallMount image(const std::string& type, int megabytes, int sector_bytes = 512) {
     SmallMount mount;
     const std::string image = (mount.directory_->path() / "image").string();
+    // The device goes with the mount: detached at once, it stays until nobody uses it.
     const std::string command = "truncate -s " + std::to_string(megabytes) + "M " + image + " && mkfs." + type +
-                                " -q -F -b 4096 " + image + " && mount -o loop " + image + " " + mount.path().string();
+                                " -q -F -b 4096 " + image + " && device=$(losetup -f --show -b " +
+                                std::to_string(sector_bytes) + " " + image + ") && { mount $device " +
+                                mount.path().string() + "; result=$?; losetup -d $device; exit $result; }";
     mount.mounted_ = std::system((command + " >/dev/null 2>&1").c_str()) == 0;
     if (!mount.mounted_) mount.reason_ = "cannot make and mount a loop " + type + " file system here";
     return mount;

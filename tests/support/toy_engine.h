@@ -12,6 +12,7 @@
 #include "core/host_device.h"
 #include "core/local_communicator.h"
 #include "offload/shard_store.h"
+#include "offload/shares.h"
 #include "support/faulty_blob_store.h"
 #include "support/memory_blob_store.h"
 #include "support/plain_adam.h"
@@ -29,9 +30,13 @@ struct ToyOptions {
   DType dtype = DType::F32;
   std::size_t blocks = 3;
   std::size_t micro_batches = 1;
+  double param_host_share = 0;  // of a class at home elsewhere, the part that is at home in host memory
+  double state_host_share = 0;
   std::size_t slots = 64;
+  std::size_t slot_bytes = kPageBytes;
   std::uint64_t look_ahead_pages = 0;
   zero::GatherAhead gather_ahead = zero::GatherAhead::One;
+  bool overlap_update = false;
   HostDeviceOptions device = {};
 };
 
@@ -95,9 +100,10 @@ class ToyEngine {
     const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size())};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
-    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, site(), store, adam, adam,
-                                                         device_staging.data(), comm.rank(), streams(), counters);
-    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead);
+    pipeline = std::make_unique<zero::OptimizerPipeline>(
+        layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
+        counters, busy, options.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules(visits);
     store.set_schedule(train_schedule, train_schedule);
   }
@@ -110,19 +116,32 @@ class ToyEngine {
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
     const zero::LossSum loss = runner->train(views);
-    pipeline->step(toy_step(steps));
+    if (!options.overlap_update) {
+      pipeline->step(toy_step(steps));
+      return loss;
+    }
+    updating = pipeline->start(toy_step(steps));
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g]);
     return loss;
   }
 
   zero::LossSum evaluate() {
+    settle();
     store.set_schedule(forward_schedule, train_schedule);
     const zero::LossSum loss = runner->evaluate(ToyBatch(1000, 0).view());
     store.set_schedule(train_schedule);
     return loss;
   }
 
+  // Waits for the update of the last step.
+  void settle() {
+    for (const Event& updated : updating) updated.wait();
+    updating.clear();
+  }
+
   // Everything that training changed, by name.
   std::map<std::string, Bytes> snapshot() {
+    settle();
     store.set_schedule(nullptr);
     std::map<std::string, Bytes> all;
     for (const zero::UpdateShards& update : updates) {
@@ -149,29 +168,34 @@ class ToyEngine {
   PlainMath math;
   PlainAdam adam;
   ToyCompute compute{options.blocks, options.dtype};
-  SlotPool slots{allocate_host(host, options.slots* kPageBytes, MemoryTag::Staging), kPageBytes};
-  SlotPool staging{allocate_host(host, 3 * kPageBytes, MemoryTag::Staging), kPageBytes};  // exclusively the reducer's
-  std::array<Buffer, 2> device_staging{device.allocate(kPageBytes, MemoryTag::Staging),
-                                       device.allocate(kPageBytes, MemoryTag::Staging)};
+  SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
+  // Exclusively the reducer's.
+  SlotPool staging{allocate_host(host, 3 * options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
+  std::array<Buffer, 2> device_staging{device.allocate(options.slot_bytes, MemoryTag::Staging),
+                                       device.allocate(options.slot_bytes, MemoryTag::Staging)};
   std::unique_ptr<zero::DeviceSlots> gather;
   std::unique_ptr<zero::DeviceSlots> grads;
   offload::ShardStore store{{&device_tier, &host_tier, &nvme_tier},
                             slots,
                             std::make_unique<offload::NextUsePolicy>(),
-                            {.look_ahead_bytes = options.look_ahead_pages * kPageBytes}};
+                            {.look_ahead_bytes = options.look_ahead_pages * options.slot_bytes}};
   ThreadExecutor adder{"adder"};
   std::unique_ptr<Stream> copy_in = device.create_stream("copy-in");
   std::unique_ptr<Stream> copy_out = device.create_stream("copy-out");
   std::unique_ptr<Stream> comm_stream = device.create_stream("comm");
   std::unique_ptr<Stream> compute_stream = device.create_stream("compute");
+  std::unique_ptr<Stream> update_stream = device.create_stream("update");
   LocalCommunicator comm;
   zero::LinkCounters counters;
+  zero::BusyTimes busy;
   std::vector<zero::GroupShards> shards;
   std::vector<zero::UpdateShards> updates;
   std::vector<zero::ParamGroup> groups;
   std::unique_ptr<zero::GradReducer> reducer;
   std::unique_ptr<zero::OptimizerPipeline> pipeline;
   std::unique_ptr<zero::LayerRunner> runner;
+  ThreadExecutor updates_thread{"updates"};
+  std::vector<Event> updating;
   std::shared_ptr<const offload::Schedule> train_schedule;
   std::shared_ptr<const offload::Schedule> forward_schedule;
   std::int64_t steps = 0;
@@ -182,22 +206,35 @@ class ToyEngine {
     using offload::ShardKind;
     const std::vector<std::size_t> contributions =
         zero::count_contributions(zero::train_visits(compute, options.micro_batches), compute.layouts().size());
-    for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
-      const zero::FlatLayout& layout = compute.layouts()[g];
+    std::vector<offload::ShardSpec> params;
+    std::vector<offload::ShardSpec> states;
+    const std::vector<StateSpec> kinds = adam.states(options.dtype);
+    for (const zero::FlatLayout& layout : compute.layouts()) {
       const std::string& name = layout.group().name;
-      const DType grad_dtype = toy_grad_dtype(options.dtype, contributions[g]);
-      const std::uint64_t numel = layout.shard_numel();
-      zero::GroupShards& shard = shards.emplace_back();
-      shard.param = store.add({name + "/param", ShardKind::Param, options.dtype, numel, options.param_home});
-      shard.grad = store.add({name + "/grad", ShardKind::Grad, grad_dtype, numel, options.grad_home});
-      for (const StateSpec& state : adam.states(options.dtype)) {
-        shard.states.push_back(
-            store.add({name + "/" + state.name, ShardKind::OptimState, state.dtype, numel, options.state_home}));
+      params.push_back({name + "/param", ShardKind::Param, options.dtype, layout.shard_numel(), options.param_home});
+      for (const StateSpec& state : kinds) {
+        states.push_back(
+            {name + "/" + state.name, ShardKind::OptimState, state.dtype, layout.shard_numel(), options.state_home});
       }
+    }
+    share(params, options.param_host_share);
+    share(states, options.state_host_share);
+    for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
+      const DType grad_dtype = toy_grad_dtype(options.dtype, contributions[g]);
+      zero::GroupShards& shard = shards.emplace_back();
+      shard.param = store.add(params[g]);
+      shard.grad = store.add({compute.layouts()[g].group().name + "/grad", ShardKind::Grad, grad_dtype,
+                              compute.layouts()[g].shard_numel(), options.grad_home});
+      for (std::size_t i = 0; i < kinds.size(); ++i) shard.states.push_back(store.add(states[g * kinds.size() + i]));
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
     }
     initialize();
+  }
+
+  static void share(std::vector<offload::ShardSpec>& specs, double host_share) {
+    const std::vector<std::uint64_t> numels = offload::host_numels(specs, host_share);
+    for (std::size_t i = 0; i < specs.size(); ++i) specs[i].host_numel = numels[i];
   }
 
   // After the last add(): the first acquire() ends the set-up of a store.
@@ -235,8 +272,10 @@ class ToyEngine {
   void make_schedules(const std::vector<zero::Visit>& visits) {
     const auto train = zero::plan_actions(visits, options.gather_ahead);
     const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
-    train_schedule =
-        std::make_shared<offload::Schedule>("train", zero::scheduled_accesses(store, shards, train, &updates, site()));
+    train_schedule = std::make_shared<offload::Schedule>(
+        "train", zero::scheduled_accesses(
+                     store, shards, train, &updates, site(),
+                     options.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward));
     forward_schedule = std::make_shared<offload::Schedule>(
         "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
   }

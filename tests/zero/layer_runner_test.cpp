@@ -44,13 +44,16 @@ TEST(LayerRunner, LeavesEveryGroupSharded) {
   }
 }
 
-TEST(LayerRunner, MeasuresComputeOfTheLastCallOnly) {
+TEST(LayerRunner, CountsTheTimeOfForwardAndBackward) {
   ToyEngine engine({});
   (void)engine.step();
-  EXPECT_GT(engine.runner->busy().forward, 0);
-  EXPECT_GT(engine.runner->busy().backward, 0);
+  const BusyTimes::Totals step = engine.busy.take();
+  EXPECT_GT(step.of(Work::Forward), 0);
+  EXPECT_GT(step.of(Work::Backward), 0);
   (void)engine.evaluate();
-  EXPECT_EQ(engine.runner->busy().backward, 0);
+  const BusyTimes::Totals evaluation = engine.busy.take();
+  EXPECT_GT(evaluation.of(Work::Forward), 0);
+  EXPECT_EQ(evaluation.of(Work::Backward), 0);
 }
 
 TEST(LayerRunner, AFailureInComputeIsThrownByTheCall) {

@@ -40,6 +40,18 @@ TEST(WalkUpdate, ChunksEndWhereAnyShardsPieceEnds) {
   EXPECT_EQ(w.pieces, (decltype(w.pieces){{0, 0}, {1, 0}, {2, 0}, {1, 1}, {2, 1}, {0, 1}, {1, 2}, {2, 2}}));
 }
 
+TEST(WalkUpdate, TheEndOfAHostShareCutsAPieceOfItsShardAlone) {
+  test::StoreRig rig({.slots = 8, .slot_bytes = 3 * kPageBytes});  // 3072 floats or 6144 halves to a page
+  offload::ShardSpec shared{"master", offload::ShardKind::OptimState, DType::F32, 8192, TierKind::Nvme, 4096};
+  const UpdateShards shards{rig.add(8192, TierKind::Nvme, DType::BF16),
+                            Access::Write,
+                            rig.add(8192, TierKind::Host, DType::BF16),
+                            {rig.store.add(shared)}};
+  const Walk w = walk(rig.store, shards);
+  EXPECT_EQ(w.chunks, (decltype(w.chunks){{0, 3072}, {3072, 1024}, {4096, 2048}, {6144, 2048}}));
+  EXPECT_EQ(w.pieces, (decltype(w.pieces){{0, 0}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {0, 1}, {1, 1}, {2, 3}}));
+}
+
 TEST(UpdateShards, ParametersOfReducedPrecisionAreOnlyWrittenAndGradientsOnlyRead) {
   const UpdateShards shards{{1}, Access::Write, {2}, {{3}, {4}}};
   EXPECT_EQ(shards.count(), 4U);
@@ -101,14 +113,16 @@ TEST(OptimizerPipeline, TheFewestSlotsSufficeForTheLargestUpdateWhileReadingAhea
     CountingOptimizer optimizer(3);
     LinkCounters counters;
     const auto stream = rig.device.create_stream("all");
+    BusyTimes busy;
+    ThreadExecutor thread("updates");
     OptimizerPipeline pipeline({&layout}, {shards}, UpdateSite::Host, rig.store, optimizer, optimizer, nullptr, 0,
-                               {*stream, *stream, *stream, *stream}, counters);
+                               *stream, thread, counters, busy);
     const std::vector<UpdateShards> updates = {shards};
     rig.store.set_schedule(std::make_shared<offload::Schedule>(
         "train", scheduled_accesses(rig.store, {}, {}, &updates, UpdateSite::Host)));
     for (int step = 0; step < 4; ++step) pipeline.step({});
     EXPECT_EQ(rig.store.stats().off_schedule, 0U);
-    EXPECT_GE(pipeline.busy_seconds(), 0);
+    EXPECT_GT(busy.take().of(Work::Update), 0);
     for (const std::size_t position : {0, 2, 3, 4}) {
       const std::vector<std::byte> bytes = test::read_shard(rig.store, shards.shard(position));
       const auto* const values = reinterpret_cast<const float*>(bytes.data());

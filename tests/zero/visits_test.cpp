@@ -196,5 +196,38 @@ TEST(ScheduledAccesses, OfAnUpdateAreOneAccessPerPieceInTheOrderOfTheWalk) {
   }
 }
 
+TEST(TimedAccesses, ComputingFollowsTheAccessesThatItNeeds) {
+  test::StoreRig rig({.slots = 16});
+  const std::uint64_t numel = FlatLayout::kShardAlignment;  // one page of halves, two of floats
+  std::vector<GroupShards> shards;
+  std::vector<UpdateShards> updates;
+  for (int g = 0; g < 2; ++g) {
+    const offload::ShardId param = rig.add(numel, TierKind::Nvme, DType::BF16);
+    const offload::ShardId grad = rig.add(numel, TierKind::Host, DType::BF16);
+    const offload::ShardId master = rig.add(numel, TierKind::Nvme, DType::F32);
+    shards.push_back({param, grad, {master}});
+    updates.push_back({param, offload::Access::Write, grad, {master}});
+  }
+  const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Backward, {1}, {}}};
+  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), &updates,
+                                   UpdateSite::Host, {.visits = {5, 7}, .update_seconds_per_element = 0.5});
+  // Gather, compute; gather, compute; then per group a page of the parameter and two of the state, each with its chunk.
+  std::vector<double> seconds;
+  for (const offload::TimedAccess& access : list) seconds.push_back(access.seconds);
+  EXPECT_EQ(seconds, (std::vector<double>{5, 7, 0, 512, 512, 0, 512, 512}));
+}
+
+TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
+  test::StoreRig rig({.slots = 16});
+  const offload::ShardId in_memory = rig.add(FlatLayout::kShardAlignment, TierKind::Host, DType::BF16);
+  const offload::ShardId on_drive = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
+  const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
+  const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
+  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr,
+                                   UpdateSite::Host, {.visits = {5, 7}});
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0].seconds, 12);
+}
+
 }  // namespace
 }  // namespace strata::zero

@@ -1,0 +1,55 @@
+// How a pool of slots is divided between pages that stay and pages that pass through: the plan behind a Schedule.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/schedule.h"
+
+namespace strata::offload {
+
+// One access of a step, and the seconds of computing that follow it and come before the next access is needed.
+struct TimedAccess {
+  PieceId piece;
+  Access access = Access::Read;
+  double seconds = 0;
+  Lane lane = Lane::Gathers;
+};
+
+enum class Duplex : std::uint8_t { Half, Full };
+
+// Measured, not rated; half duplex where reads and writes share one rate budget.
+struct DriveRates {
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  double latency_seconds = 0;
+  Duplex duplex = Duplex::Full;
+};
+
+struct PoolSize {
+  std::size_t slots = 0;
+  std::size_t slot_bytes = 0;
+  std::size_t pinned = 5;  // at most at once by the callers: ShardStore::kMinSlots
+};
+
+struct LookAhead {
+  std::vector<PieceId> kept;           // for Schedule
+  std::uint64_t look_ahead_bytes = 0;  // for ShardStore::set_look_ahead()
+};
+
+// Slots that pages pass through while the drive and the computation are both busy: those in use, as many again that are
+// being read for what comes next (at least what is on the way within the drive's latency), and those being written.
+std::size_t passing_slots(const DriveRates& drive, const PoolSize& pool);
+
+// [Note: look-ahead] A slot that keeps a page saves its traffic; a slot that reads ahead farther than the drive needs
+// to stay busy only moves a read to another time. So passing_slots() are enough for the window and all others keep
+// pages. Which pages those are is decided slot by slot: the kind of page (weights, states) goes next that shortens the
+// step most, or else moves the most bytes. A step is taken as two phases, the gathers and, from the first write on, the
+// update; each lasts as long as its computation or its transfers, whichever is longer. So the pages kept in a small
+// pool are also kept in a larger one, and more slots never cost bytes. Pages of one kind are kept evenly over the step,
+// so that misses come at the rate of the drive instead of in one run. Pure. Requires: rates > 0; pool.slots >=
+// pool.pinned > 0.
+LookAhead plan_look_ahead(std::span<const TimedAccess> step, const DriveRates& drive, const PoolSize& pool);
+
+}  // namespace strata::offload

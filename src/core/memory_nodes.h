@@ -1,0 +1,33 @@
+// The NUMA nodes whose memory this process may use.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace strata {
+
+// Of the machine, or of what HWLOC_SYNTHETIC describes (hwloc, "Synthetic topologies"). Thread-safe.
+// Nodes of a cpuset that excludes them do not count, nor do nodes of slower or special memory beside the same CPUs
+// (CXL, HBM, that of a GPU). A machine that cannot be read counts as one node.
+class MemoryNodes {
+ public:
+  MemoryNodes();
+  ~MemoryNodes();
+  MemoryNodes(const MemoryNodes&) = delete;
+  MemoryNodes& operator=(const MemoryNodes&) = delete;
+
+  std::size_t size() const;
+  // Asks the kernel to take the pages of a mapping that nobody has touched yet from all nodes in turn. Does nothing on
+  // one node. Advice: where the kernel refuses (containers without CAP_SYS_NICE and with seccomp), the pages come from
+  // the node of the thread that touches them first, and a debug line says so once.
+  void spread(std::span<std::byte> pages) const;
+
+ private:
+  struct Topology;
+  std::unique_ptr<Topology> topology_;  // null: one node
+  mutable std::atomic_flag refused_{};
+};
+
+}  // namespace strata

@@ -1,0 +1,49 @@
+#include "engine/shard_specs.h"
+
+#include "offload/shares.h"
+
+namespace strata::engine {
+namespace {
+
+using offload::ShardKind;
+using offload::ShardSpec;
+
+// Splits a class, whose shards are gathered in one list so that each gets what rounding took from those before it.
+void split(const std::vector<ShardSpec*>& shards, double host_share) {
+  if (!(host_share > 0)) return;
+  std::vector<ShardSpec> copies;
+  for (const ShardSpec* shard : shards) copies.push_back(*shard);
+  const std::vector<std::uint64_t> numels = offload::host_numels(copies, host_share);
+  for (std::size_t i = 0; i < shards.size(); ++i) shards[i]->host_numel = numels[i];
+}
+
+}  // namespace
+
+std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, const Placement& placement,
+                                    DType param_type, DType grad_type, std::span<const StateSpec> states) {
+  std::vector<GroupSpecs> groups;
+  for (const zero::FlatLayout& layout : layouts) {
+    const std::string& name = layout.group().name;
+    const std::uint64_t numel = layout.shard_numel();
+    GroupSpecs& group = groups.emplace_back();
+    group.param = {name + "/param", ShardKind::Param, param_type, numel, placement.param};
+    group.grad = {name + "/grad", ShardKind::Grad, grad_type, states.empty() ? 0 : numel, placement.grad};
+    for (const StateSpec& state : states) {
+      group.states.push_back({name + "/" + state.name, ShardKind::OptimState, state.dtype, numel, placement.optimizer});
+    }
+  }
+  std::vector<ShardSpec*> params, optimizer;
+  for (GroupSpecs& group : groups) {
+    params.push_back(&group.param);
+    for (ShardSpec& state : group.states) optimizer.push_back(&state);
+  }
+  split(params, placement.param_host_share);
+  split(optimizer, placement.optimizer_host_share);
+  return groups;
+}
+
+std::uint64_t host_bytes(const ShardSpec& spec) {
+  return spec.home == offload::TierKind::Host ? 0 : spec.host_numel * bytes_of(spec.dtype);
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,54 @@
+#include "zero/busy_times.h"
+
+#include <algorithm>
+#include <string>
+
+namespace strata::zero {
+namespace {
+
+double seconds_between(BusyTimes::Clock::time_point begin, BusyTimes::Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+const char* name_of(Work work) {
+  switch (work) {
+    case Work::Forward:
+      return "forward";
+    case Work::Backward:
+      return "backward";
+    case Work::Update:
+      return "update";
+  }
+  return "?";
+}
+
+}  // namespace
+
+void BusyTimes::add(Work work, std::size_t index, Clock::time_point begin, Clock::time_point end) {
+  if (trace_ != nullptr) {
+    const std::uint32_t row = trace_->row(work == Work::Update ? "optimizer" : "compute", Trace::Row::Sequential);
+    trace_->add({row, std::string(name_of(work)) + " " + std::to_string(index), begin, end, 0});
+  }
+  const std::lock_guard lock(mutex_);
+  spans_.push_back({work, begin, end});
+}
+
+BusyTimes::Totals BusyTimes::take() {
+  std::vector<Span> spans;
+  {
+    const std::lock_guard lock(mutex_);
+    spans.swap(spans_);
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  Totals totals;
+  Clock::time_point covered = Clock::time_point::min();  // everything before is counted in `any`
+  for (const Span& span : spans) {
+    totals.seconds[static_cast<std::size_t>(span.work)] += seconds_between(span.begin, span.end);
+    if (span.end <= covered) continue;
+    totals.any += seconds_between(std::max(span.begin, covered), span.end);
+    covered = span.end;
+  }
+  return totals;
+}
+
+}  // namespace strata::zero

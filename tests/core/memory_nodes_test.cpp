@@ -1,0 +1,91 @@
+#include "core/memory_nodes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "core/budget.h"
+#include "core/buffer.h"
+#include "core/bytes.h"
+#include "core/log.h"
+#include "support/proc.h"
+
+namespace strata {
+namespace {
+
+// A small region, which map_pages() leaves where it is.
+class MemoryNodesTest : public testing::Test {
+ protected:
+  // What MemoryNodes sees from now on. `binding` is taken for the machine's own, so that calls reach the kernel.
+  static void pretend(const char* topology, const char* this_system = "0") {
+    ::setenv("HWLOC_SYNTHETIC", topology, 1);
+    ::setenv("HWLOC_THISSYSTEM", this_system, 1);
+  }
+
+  void TearDown() override {
+    ::unsetenv("HWLOC_SYNTHETIC");
+    ::unsetenv("HWLOC_THISSYSTEM");
+  }
+
+  Budget budget_{"ram", 1 << 20};
+  Buffer region_ = allocate_host(budget_, 64 * kPageBytes, MemoryTag::Staging);
+};
+
+TEST_F(MemoryNodesTest, OfThisMachineAreAtLeastOne) {
+  EXPECT_GE(MemoryNodes().size(), 1U);
+}
+
+TEST_F(MemoryNodesTest, AreCounted) {
+  pretend("numa:4 core:2 pu:1");
+  EXPECT_EQ(MemoryNodes().size(), 4U);
+}
+
+TEST_F(MemoryNodesTest, WithoutASplitAreOne) {
+  pretend("core:2 pu:1");
+  EXPECT_EQ(MemoryNodes().size(), 1U);
+}
+
+TEST_F(MemoryNodesTest, OfSpecialMemoryBesideTheSameCpusDoNotCount) {
+  pretend("pack:2 [numa(memory=64GB)] [numa(memory=8GB)] core:2 pu:1");
+  EXPECT_EQ(MemoryNodes().size(), 2U);
+}
+
+TEST_F(MemoryNodesTest, LeaveOneNodeAlone) {
+  pretend("core:2 pu:1", "1");
+  MemoryNodes().spread(region_.span());
+
+  const std::string policy = test::numa_policy_of(region_.data());
+  if (policy.empty()) GTEST_SKIP() << "no /proc/self/numa_maps here";
+  EXPECT_NE(policy.find(" default"), std::string::npos) << policy;
+}
+
+TEST_F(MemoryNodesTest, TakeTurnsForThePagesOfARegion) {
+  pretend("numa:2 core:1 pu:1", "1");
+  MemoryNodes().spread(region_.span());
+
+  const std::string policy = test::numa_policy_of(region_.data());
+  if (policy.empty()) GTEST_SKIP() << "no /proc/self/numa_maps here";
+  // The kernel leaves out the nodes that this machine does not have.
+  EXPECT_NE(policy.find(" interleave:0"), std::string::npos) << policy;
+}
+
+TEST_F(MemoryNodesTest, ThatTheKernelRefusesCostOneDebugLine) {
+  pretend("numa:2(indexes=0,100000) core:1 pu:1", "1");
+  const MemoryNodes nodes;
+  log::set_level(log::Level::Debug);
+  testing::internal::CaptureStderr();
+
+  nodes.spread(region_.span());
+  nodes.spread(region_.span());
+
+  const std::string lines = testing::internal::GetCapturedStderr();
+  log::set_level(log::Level::Info);
+  const std::size_t said = lines.find("refuses to spread 256.00 KiB over 2 NUMA nodes");
+  EXPECT_NE(said, std::string::npos) << lines;
+  EXPECT_EQ(lines.find("refuses", said + 8), std::string::npos) << lines;
+  region_.span()[0] = std::byte{1};  // the memory is there all the same
+}
+
+}  // namespace
+}  // namespace strata
