@@ -50,10 +50,10 @@ struct ShardStoreOptions {
 // back at once.
 class ShardStore {
  public:
-  // Slots that one thread may hold through pins at once: parameter, gradient, and up to three optimizer states of an
-  // update. With this many slots in the pool every acquire() ends: whatever else occupies a slot can be dropped or
+  // Slots that one thread may hold through pins at once: parameter, gradient, and up to five optimizer states of an
+  // update (a remainder, two moments of 8 bits, their scales). With this many slots in the pool every acquire() ends: whatever else occupies a slot can be dropped or
   // written back. Threads that hold pins at the same time need this many each.
-  static constexpr std::size_t kMinSlots = 5;
+  static constexpr std::size_t kMinSlots = 7;
 
   // `tiers[kind]` may be null when no shard lives there. Requires: slots.slots() >= kMinSlots.
   ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::unique_ptr<EvictionPolicy> policy,

@@ -55,7 +55,7 @@ class Planner {
       totals_.param += numel * bytes_of(request.param_type);
       if (!training_) continue;
       totals_.grad += numel * bytes_of(grad_type_);
-      for (const StateSpec& state : request.states) totals_.optimizer += numel * bytes_of(state.dtype);
+      for (const StateSpec& state : request.states) totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
       grads_need_staging_ |= zero::GradReducer::needs_staging(request.param_type, grad_type_, contributions[g]);
     }
     for (const zero::Visit& visit : visits_) {
