@@ -24,10 +24,10 @@ STRATA_HOST_DEVICE inline float master_of(std::uint16_t param, std::uint16_t rem
 // [Note: random words] Stochastic rounding takes 16 random bits per value from a counter, so they depend on seed, step
 // and the element's index in the model alone: not on placement, thread, rank or instruction set. A word serves one
 // element: its low half the first moment, its high half the second.
-// mix_bits is lowbias32 of C. Wellons's hash prospector (github.com/skeeto/hash-prospector; its measured avalanche bias
-// is 0.17, that of MurmurHash3's finalizer 0.23). It is a bijection, as is xor with a key: over the 2^32 indices of one
-// key every word occurs once, so rounding is unbiased exactly and not only on average. Two rounds with a key before
-// each, so that the words of two steps are no reordering of each other. A Philox word would cost five times as much.
+// mix_bits is lowbias32 of C. Wellons's hash prospector (github.com/skeeto/hash-prospector, measured avalanche bias
+// 0.17). It is a bijection, as is xor with a key: over the 2^32 indices of one key every word occurs once, so rounding
+// is unbiased exactly and not only on average. Two rounds with a key before each, so that the words of two steps are no
+// reordering of each other.
 struct RandomKey {
   std::uint32_t first = 0;
   std::uint32_t second = 0;
@@ -42,7 +42,8 @@ STRATA_HOST_DEVICE inline std::uint32_t mix_bits(std::uint32_t x) {
   return x;
 }
 
-// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) over the three.
+// SplitMix64's increment and finalizer (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014)
+// over the three in turn.
 // `index_high` is the upper half of the element's index.
 STRATA_HOST_DEVICE inline RandomKey random_key(std::uint64_t seed, std::uint64_t step, std::uint32_t index_high) {
   const std::uint64_t parts[] = {seed, step, index_high};
