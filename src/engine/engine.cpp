@@ -100,6 +100,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   }
   offload::ShardStoreOptions store_options;
   store_options.look_ahead_bytes = plan.look_ahead_bytes;
+  store_options.pins_at_once = plan.pins_at_once;
   store_ =
       std::make_unique<offload::ShardStore>(tiers(), pages_, std::make_unique<offload::NextUsePolicy>(), store_options);
   add_shards();
@@ -178,8 +179,8 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
                            config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
-  PagePlan pages = engine::plan_pages(
-      accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
+  PagePlan pages =
+      engine::plan_pages(accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), plan.pins_at_once});
   train_schedule_ = std::move(pages.schedule);
   store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
 }

@@ -145,7 +145,8 @@ class Planner {
     plan.grad_type = grad_type_;
     plan.budgets = request_.budgets;
     plan.slot_bytes = slot_bytes;
-    plan.slots = ShardStore::kMinSlots;
+    plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
+    plan.slots = plan.pins_at_once;
     const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
     std::vector<std::vector<std::size_t>> gathered, made;
     for (const zero::Visit& visit : visits_) {

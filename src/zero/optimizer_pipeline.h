@@ -20,7 +20,7 @@ struct UpdateShards {
   offload::Access param_access = offload::Access::Write;  // fp32 parameters are the master: ReadWrite
   offload::ShardId grad;
   std::vector<offload::ShardId> states;
-  std::vector<std::size_t> elements_per_value;  // of each state: StateSpec; empty: 1 of all
+  std::vector<std::size_t> elements_per_value{};  // of each state: StateSpec; empty: 1 of all
 
   // Elements of the parameter that share one value of a position's shard.
   std::size_t per_value(std::size_t position) const {
