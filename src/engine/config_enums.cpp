@@ -30,6 +30,7 @@ constexpr std::array kLrKinds = {Named{"linear", LrKind::Linear}, Named{"cosine"
                                  Named{"constant", LrKind::Constant},
                                  Named{"constant_with_warmup", LrKind::ConstantWithWarmup}};
 constexpr std::array kReportTos = {Named{"none", ReportTo::None}, Named{"jsonl", ReportTo::Jsonl}};
+constexpr std::array kSaveStrategies = {Named{"no", SaveStrategy::No}, Named{"steps", SaveStrategy::Steps}};
 constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
                                   Named{"fp32", ComputeChoice::Fp32}};
@@ -44,6 +45,9 @@ EnumTable<LrKind> table_of(LrKind) {
 }
 EnumTable<ReportTo> table_of(ReportTo) {
   return {kReportTos, " tensorboard wandb all mlflow "};
+}
+EnumTable<SaveStrategy> table_of(SaveStrategy) {
+  return {kSaveStrategies, " epoch best "};
 }
 EnumTable<DeviceChoice> table_of(DeviceChoice) {
   return {kDevices, " cuda "};
@@ -97,6 +101,10 @@ void read_value(const YAML::Node& node, LrKind& out) {
   out = enum_from<LrKind>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, SaveStrategy& out) {
+  out = enum_from<SaveStrategy>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, DeviceChoice& out) {
   out = enum_from<DeviceChoice>(scalar_text(node));
 }
@@ -135,6 +143,10 @@ std::string write_value(ReportTo value) {
   return enum_name(value);
 }
 
+std::string write_value(SaveStrategy value) {
+  return enum_name(value);
+}
+
 std::string write_value(DeviceChoice value) {
   return enum_name(value);
 }
@@ -157,6 +169,10 @@ std::string syntax_of(LrKind kind) {
 
 std::string syntax_of(ReportTo sink) {
   return choices_of(sink);
+}
+
+std::string syntax_of(SaveStrategy strategy) {
+  return choices_of(strategy);
 }
 
 std::string syntax_of(DeviceChoice device) {
