@@ -65,8 +65,10 @@ def deepspeed_config(job):
     zero = {
         "stage": 3,
         "sub_group_size": buffers["sub_group_size"],
-        "reduce_bucket_size": buffers["bucket_size"],
-        "stage3_prefetch_bucket_size": buffers["bucket_size"],
+        "reduce_bucket_size": buffers["reduce_bucket_size"],
+        "stage3_prefetch_bucket_size": buffers["prefetch_bucket_size"],
+        "stage3_max_live_parameters": buffers["max_live_parameters"],
+        "stage3_max_reuse_distance": buffers["max_live_parameters"],
         "offload_optimizer": {"device": job["home"]},
         "offload_param": {"device": job["home"]},
     }

@@ -51,15 +51,17 @@ def parameters_of(shape):
 
 
 def buffer_settings(shape):
-    """What is tried on NVMe. A parameter larger than one buffer is refused, so buffers begin at the embedding's size."""
+    """What is tried on NVMe. A parameter larger than one buffer is refused, so buffers begin at the embedding's size; one that is
+    live holds a buffer, so DeepSpeed stops ("Not enough buffers") unless what may be live is bounded."""
     largest = shape["vocab"] * shape["hidden"]
-    common = {"sub_group_size": 30_000_000, "buffer_count": 14, "bucket_size": 50_000_000}
+    common = {"sub_group_size": 30_000_000, "buffer_count": 14, "reduce_bucket_size": 50_000_000}
+    small = {**common, "param_buffer_size": largest, "max_live_parameters": 2 * largest}
     return [
-        {**common, "param_buffer_count": 5, "param_buffer_size": max(largest, 100_000_000)},  # the defaults for parameters
-        {**common, "param_buffer_count": 5, "param_buffer_size": largest},
-        {**common, "param_buffer_count": 32, "param_buffer_size": largest},
-        {**common, "param_buffer_count": 5, "param_buffer_size": largest, "sub_group_size": 10_000_000,
-         "bucket_size": 10_000_000},
+        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 5_000_000},
+        {**small, "param_buffer_count": 32, "prefetch_bucket_size": 20_000_000},
+        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 0, "reduce_bucket_size": 10_000_000},
+        {**common, "param_buffer_count": 14, "param_buffer_size": 100_000_000, "max_live_parameters": 2 * largest,
+         "prefetch_bucket_size": 5_000_000},
     ]
 
 
@@ -145,14 +147,22 @@ class Sides:
 
 
 def sweep(sides, steps=3):
-    """Each setting with its median seconds and peak memory; the fastest first."""
+    """Each setting with its median seconds and peak memory, or why it does not run; the fastest first."""
     tried = []
     for buffers in buffer_settings(sides.shape):
-        with sides.theirs("nvme", buffers) as side:
-            seconds = statistics.median([side.step()["seconds"] for _ in range(steps)])
-            tried.append({"buffers": buffers, "seconds": seconds, "peak_rss_bytes": side.peak_resident_bytes()})
-        print(f"  sweep: {json.dumps(tried[-1])}", file=sys.stderr)
-    return sorted(tried, key=lambda one: one["seconds"])
+        one = {"buffers": buffers}
+        try:
+            with sides.theirs("nvme", buffers) as side:
+                one["seconds"] = statistics.median([side.step()["seconds"] for _ in range(steps)])
+                one["peak_rss_bytes"] = side.peak_resident_bytes()
+        except RuntimeError as error:
+            one["failed"] = str(error).strip().splitlines()[-1]
+        print(f"  sweep: {json.dumps(one)}", file=sys.stderr)
+        tried.append(one)
+    ran = [one for one in tried if "seconds" in one]
+    if not ran:
+        raise RuntimeError("DeepSpeed ran with none of the settings")
+    return sorted(ran, key=lambda one: one["seconds"]) + [one for one in tried if "failed" in one]
 
 
 def rounds_of(sides, home, buffers, rounds):
@@ -246,7 +256,7 @@ def measure(options, shape, folder):
         samples, peaks, about = rounds_of(sides, home, buffers, options.rounds)
         result[home] = summary(samples, peaks, about)
         if home == "nvme" and result["sweep"]:
-            least = min(one["peak_rss_bytes"] for one in result["sweep"])
+            least = min(one["peak_rss_bytes"] for one in result["sweep"] if "seconds" in one)
             result[home]["peak_rss_ratio_to_least"] = peaks["ours"] / min(least, peaks["theirs"])
     return result
 
