@@ -46,13 +46,16 @@ test-tsan: setup
 demo: program
 	@tools/demo.sh
 
-# DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed the comparison with it is skipped.
+# DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed the comparisons with it say why they are
+# skipped; with it the last one takes some twenty minutes.
 bench: program
 	@$(BUILD)/bin/strata bench adam
 	@$(BUILD)/bin/strata bench nvme --dir $(or $(DIR),build)
 	@if tools/setup_bench.sh; then python=.cache/bench-venv/bin/python; else python=.venv/bin/python; fi; \
 	  $$python bench/nvme_vs_deepspeed.py --dir $(or $(DIR),build)
 	@$(BUILD)/bin/strata bench step
+	@python=.cache/bench-venv/bin/python; [ -x $$python ] || python=.venv/bin/python; \
+	  $$python bench/step_vs_deepspeed.py --dir $(or $(DIR),build)
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu')

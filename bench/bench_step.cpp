@@ -1,16 +1,14 @@
 #include "bench/bench_step.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <iomanip>
 #include <sstream>
 #include <vector>
 
 #include "bench/span_overlap.h"
 #include "bench/statistics.h"
+#include "bench/step_model.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "engine/engine.h"
@@ -24,85 +22,6 @@ using engine::Engine;
 using engine::EngineConfig;
 using engine::StepSummary;
 using nlohmann::json;
-
-// Holds a config.json while the bench runs.
-class ModelFolder {
- public:
-  explicit ModelFolder(const StepBenchOptions& options)
-      : path_(options.dir / ("strata-bench-step-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-    const json config{{"model_type", "llama"},
-                      {"architectures", {"LlamaForCausalLM"}},
-                      {"vocab_size", options.vocab},
-                      {"hidden_size", options.hidden},
-                      {"intermediate_size", options.hidden * 8 / 3 / 64 * 64},
-                      {"num_hidden_layers", options.layers},
-                      {"num_attention_heads", options.hidden / 64},
-                      {"num_key_value_heads", options.hidden / 64},
-                      {"max_position_embeddings", options.tokens},
-                      {"rms_norm_eps", 1e-5},
-                      {"hidden_act", "silu"},
-                      {"tie_word_embeddings", true},
-                      {"torch_dtype", "bfloat16"}};
-    std::ofstream out(path_ / "config.json");
-    out << config.dump(2);
-    if (!out.flush()) throw IoError({errno, "write", (path_ / "config.json").string(), 0, 0, {}});
-  }
-  ~ModelFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ModelFolder(const ModelFolder&) = delete;
-  ModelFolder& operator=(const ModelFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-data::Batch batch_of(const StepBenchOptions& options) {
-  data::Batch batch;
-  batch.sequences = 1;
-  batch.tokens_each = options.tokens;
-  for (std::int64_t t = 0; t < options.tokens; ++t) {
-    batch.tokens.push_back((t * 7919 + 13) % options.vocab);
-    batch.labels.push_back((t * 104729 + 1) % options.vocab);
-  }
-  batch.target_tokens = options.tokens;
-  return batch;
-}
-
-EngineConfig base_config(const StepBenchOptions& options, const std::filesystem::path& model) {
-  EngineConfig config;
-  config.model = model;
-  config.random_weights = true;
-  config.batch_size = 1;
-  config.max_tokens = options.tokens;
-  config.device_budget = std::uint64_t{4} << 30;
-  return config;
-}
-
-EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem::path& model) {
-  EngineConfig config = base_config(options, model);
-  config.param_home = offload::TierKind::Nvme;
-  config.optimizer_home = offload::TierKind::Nvme;
-  config.grad_home = offload::TierKind::Host;
-  config.nvme_paths = {options.dir};
-  config.host_budget = std::uint64_t{4} << 30;
-  if (options.host_budget > 0) {
-    config.host_budget = options.host_budget;
-    return config;
-  }
-  // Gradients, and pages for reading ahead and writing behind, but no room for a cache.
-  const std::uint64_t pages = options.page_bytes;
-  config.slot_bytes = std::uint64_t{1} << 20;
-  std::uint64_t grads = 0;
-  for (const engine::PlanRow& row : Engine::plan(config).rows) {
-    if (row.what == "gradients" || row.what == "gradient staging" || row.what == "file buffer") grads += row.bytes[1];
-  }
-  config.host_budget = grads + pages;
-  return config;
-}
 
 json summary_of(const std::vector<StepSummary>& steps) {
   const auto of = [&steps](double StepSummary::*member) {
@@ -149,15 +68,6 @@ json overlap_of(Trace& trace) {
   return {{"read", share("nvme0 read")}, {"write", share("nvme0 write")}};
 }
 
-// A step in the middle of others: the second one after a pause, because its update runs under the forward of the next.
-// Nothing of this engine runs when it returns.
-StepSummary settled_step(Engine& engine, const data::Batch& batch) {
-  (void)engine.train_step({&batch, 1}, 1e-4);
-  const StepSummary step = engine.train_step({&batch, 1}, 1e-4);
-  engine.wait();
-  return step;
-}
-
 // t* of a step: the larger of what the processor and what the drive need alone. On the host device layers and updates
 // share the cores.
 engine::ResourceTime ideal_of(const StepSummary& memory, const StepSummary& nvme, const engine::DriveRates& rates) {
@@ -185,12 +95,8 @@ double optimum_of(const StepSummary& memory, const StepSummary& nvme, const engi
 
 json run_step_bench(const StepBenchOptions& options) {
   if (options.rounds < 2) throw ConfigError("bench step needs at least 2 rounds");
-  if (options.hidden % 64 != 0) throw ConfigError("--hidden must be a multiple of 64");
   const ModelFolder folder(options);
-  EngineConfig memory_config = base_config(options, folder.path());
-  memory_config.host_budget = std::uint64_t{1} << 30;
-  memory_config.param_home = memory_config.optimizer_home = memory_config.grad_home = offload::TierKind::Device;
-  const std::unique_ptr<Engine> memory = Engine::create(memory_config);
+  const std::unique_ptr<Engine> memory = Engine::create(memory_config(options, folder.path()));
   Trace trace;
   EngineConfig drive_config = nvme_config(options, folder.path());
   drive_config.trace = &trace;

@@ -12,8 +12,11 @@ namespace strata::bench {
 
 struct StepBenchOptions {
   std::filesystem::path dir;  // for the swap file and the model's config.json
-  std::int64_t hidden = 576;  // with the next two: 148 million parameters, the shape of SmolLM2-135M
+  std::int64_t hidden = 576;  // with layers and vocab: 148 million parameters, nearly the shape of SmolLM2-135M
+  std::int64_t inner = 0;     // of the feed-forward block; 0: 8/3 of hidden
   std::int64_t layers = 30;
+  std::int64_t heads = 0;     // 0: of 64 elements each
+  std::int64_t kv_heads = 0;  // 0: as many
   std::int64_t vocab = 49152;
   std::int64_t tokens = 256;  // of one step
   std::int64_t rounds = 5;

@@ -1,11 +1,14 @@
 // strata bench: one question each, against the limit of this machine.
 #include <iostream>
+#include <map>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
 #include "bench/bench_adam.h"
 #include "bench/bench_nvme.h"
 #include "bench/bench_step.h"
+#include "bench/requested_steps.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/exit_code.h"
@@ -75,8 +78,12 @@ int bench_step(const Arguments& arguments) {
   std::string host_budget;
   bool json = false;
   app.add_option("--dir", options.dir, "folder for the swap file")->check(CLI::ExistingDirectory);
-  app.add_option("--hidden", options.hidden, "hidden size, a multiple of 64")->check(CLI::PositiveNumber);
+  app.add_option("--hidden", options.hidden, "hidden size")->check(CLI::PositiveNumber);
+  app.add_option("--inner", options.inner, "size inside the feed-forward block (default 8/3 of hidden)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--layers", options.layers, "blocks")->check(CLI::PositiveNumber);
+  app.add_option("--heads", options.heads, "attention heads (default hidden / 64)")->check(CLI::PositiveNumber);
+  app.add_option("--kv-heads", options.kv_heads, "key and value heads (default as many)")->check(CLI::PositiveNumber);
   app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
@@ -85,9 +92,19 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--trace", options.trace, "write a Chrome trace of the steps on NVMe");
   app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
   app.add_flag("--json", json, "print one JSON object");
+  const std::map<std::string, bench::StatesHome> homes{
+      {"memory", bench::StatesHome::Memory}, {"host", bench::StatesHome::Host}, {"nvme", bench::StatesHome::Nvme}};
+  std::optional<bench::StatesHome> on_request;
+  app.add_option("--on-request", on_request,
+                 "states there only (memory, host, nvme), and a step for each line of standard input: for scripts")
+      ->transform(CLI::CheckedTransformer(homes));
   if (!parse_options(app, arguments)) return kDone;
   if (!pages.empty()) options.page_bytes = parse_bytes(pages);
   if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
+  if (on_request) {
+    bench::run_requested_steps(options, *on_request, std::cin, std::cout);
+    return kDone;
+  }
   show(bench::run_step_bench(options), json, bench::format_step_bench);
   return kDone;
 }

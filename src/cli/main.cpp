@@ -23,6 +23,7 @@ usage: strata COMMAND [options]
   eval      loss and perplexity on a file:     strata eval --model DIR --data FILE
   generate  continue a prompt:                 strata generate --model DIR --prompt "The capital of France is"
   plan      where each byte would go:          strata plan --model DIR --strata.budgets.device 20GiB
+  init      random weights for a config.json:  strata init --config config.json --out DIR
   bench     adam | nvme | step, against the limit of this machine
   tune      measure a drive, for later runs:   strata tune --nvme DIR
 
@@ -35,6 +36,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
   if (command == "eval") return run_eval(arguments);
   if (command == "generate") return run_generate(arguments);
   if (command == "plan") return run_plan(arguments);
+  if (command == "init") return run_init(arguments);
   if (command == "bench") return run_bench(arguments);
   if (command == "tune") return run_tune(arguments);
   if (command == "--help" || command == "-h" || command == "help") {
@@ -46,7 +48,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
               << ")\n";
     return kDone;
   }
-  throw ConfigError("unknown command " + command + "; the commands are train, eval, generate, plan, bench and tune");
+  throw ConfigError("unknown command " + command + "; the commands are train, eval, generate, plan, init, bench and tune");
 }
 
 // OpenMP's threads spin after work and take the cores that copies, I/O and Adam need; libgomp reads this when it is

@@ -211,19 +211,21 @@ int run_train(const Arguments& arguments) {
   if (resume) trainer.resume(*resume);
   std::string before;
   if (!config.sample_prompt.empty()) before = sample(*engine, config);
+  const bool saves = config.save_strategy != engine::SaveStrategy::No;
   const engine::TrainResult result = trainer.run();
   progress.finish();
   if (result.end == engine::TrainResult::End::Stopped) {
-    std::cout << "stopped after step " << result.steps << "; continue with --resume-from-checkpoint true\n";
+    std::cout << "stopped after step " << result.steps
+              << (saves ? "; continue with --resume-from-checkpoint true\n" : "; nothing was saved\n");
     return exit_code_of_signal(signals.received());
   }
   if (result.end == engine::TrainResult::End::WearLimit) {
     std::cout << summary_table(*engine, moved) << "stopped after step " << result.steps
-              << ": one more step would pass strata.nvme.wear_limit; checkpoint: " << result.checkpoint.string()
-              << "\n";
+              << ": one more step would pass strata.nvme.wear_limit; "
+              << (saves ? "checkpoint: " + result.checkpoint.string() : "nothing was saved") << "\n";
     return kDoesNotFit;
   }
-  engine->export_model(config.output_dir / "model");
+  if (saves) engine->export_model(config.output_dir / "model");
   if (result.first_eval_loss && result.last_eval_loss) {
     std::cout << std::fixed << std::setprecision(4) << "held-out loss " << *result.first_eval_loss << " -> "
               << *result.last_eval_loss << " (perplexity " << std::setprecision(2) << std::exp(*result.first_eval_loss)
@@ -233,8 +235,13 @@ int run_train(const Arguments& arguments) {
     std::cout << "prompt:   " << config.sample_prompt << "\nbefore:  " << before
               << "\nafter:   " << sample(*engine, config) << "\n";
   }
-  std::cout << summary_table(*engine, moved) << "model: " << (config.output_dir / "model").string()
-            << "\ncheckpoint: " << result.checkpoint.string() << "\n";
+  std::cout << summary_table(*engine, moved);
+  if (saves) {
+    std::cout << "model: " << (config.output_dir / "model").string() << "\ncheckpoint: " << result.checkpoint.string()
+              << "\n";
+  } else {
+    std::cout << "save_strategy is no: neither a checkpoint nor the model was written\n";
+  }
   return kDone;
 }
 

@@ -160,7 +160,7 @@ fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::pa
     fs::remove_all(temporary);  // of a run that was killed while it saved
     fs::create_directories(temporary);
     engine.save_states(temporary);
-    hf::write_config(engine.config().model, temporary, engine.config().param_type);
+    hf::write_config(engine.config().model / "config.json", temporary, engine.config().param_type);
     hf::copy_folder_files(engine.config().model, temporary);
     write_text(temporary / "trainer_state.json", trainer_state_text(state));
     write_manifest(temporary, engine, state);

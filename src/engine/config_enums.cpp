@@ -30,6 +30,7 @@ constexpr std::array kLrKinds = {Named{"linear", LrKind::Linear}, Named{"cosine"
                                  Named{"constant", LrKind::Constant},
                                  Named{"constant_with_warmup", LrKind::ConstantWithWarmup}};
 constexpr std::array kReportTos = {Named{"none", ReportTo::None}, Named{"jsonl", ReportTo::Jsonl}};
+constexpr std::array kSaveStrategies = {Named{"no", SaveStrategy::No}, Named{"steps", SaveStrategy::Steps}};
 constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
                                   Named{"fp32", ComputeChoice::Fp32}};
@@ -68,6 +69,9 @@ EnumTable<LrKind> table_of(LrKind) {
 }
 EnumTable<ReportTo> table_of(ReportTo) {
   return {kReportTos, " tensorboard wandb all mlflow "};
+}
+EnumTable<SaveStrategy> table_of(SaveStrategy) {
+  return {kSaveStrategies, " epoch best "};
 }
 EnumTable<DeviceChoice> table_of(DeviceChoice) {
   return {kDevices, " cuda "};
@@ -121,6 +125,10 @@ void read_value(const YAML::Node& node, LrKind& out) {
   out = enum_from<LrKind>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, SaveStrategy& out) {
+  out = enum_from<SaveStrategy>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, DeviceChoice& out) {
   out = enum_from<DeviceChoice>(scalar_text(node));
 }
@@ -171,6 +179,10 @@ std::string write_value(ReportTo value) {
   return enum_name(value);
 }
 
+std::string write_value(SaveStrategy value) {
+  return enum_name(value);
+}
+
 std::string write_value(DeviceChoice value) {
   return enum_name(value);
 }
@@ -217,6 +229,10 @@ std::string syntax_of(LrKind kind) {
 
 std::string syntax_of(ReportTo sink) {
   return choices_of(sink);
+}
+
+std::string syntax_of(SaveStrategy strategy) {
+  return choices_of(strategy);
 }
 
 std::string syntax_of(DeviceChoice device) {

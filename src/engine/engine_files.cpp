@@ -224,7 +224,7 @@ void Engine::Impl::export_model(const std::filesystem::path& folder) {
                  {destination.data(), tensors[i].dtype, destination.size() / element});
     };
     hf::write_safetensors(temporary, tensors, produce, file_buffer_.span().first(file_buffer_.bytes() / 2));
-    hf::write_config(config.model, temporary, tensors.front().dtype);
+    hf::write_config(config.model / "config.json", temporary, tensors.front().dtype);
     hf::copy_folder_files(config.model, temporary);
     std::filesystem::remove_all(folder);
     std::filesystem::rename(temporary, folder);

@@ -32,6 +32,7 @@ struct ResumeConfig {
 };
 
 enum class ReportTo : std::uint8_t { None, Jsonl };
+enum class SaveStrategy : std::uint8_t { No, Steps };
 enum class DeviceChoice : std::uint8_t { Auto, Host };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp32 };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
@@ -126,9 +127,10 @@ struct RunConfig {
   std::int64_t warmup_steps = 0;  // wins over warmup_ratio where > 0
   bool bf16 = true;               // false: fp32 weights
   std::int64_t logging_steps = 1;
-  std::int64_t save_steps = 500;      // 0 = at the end only
-  std::int64_t save_total_limit = 0;  // 0 = keep all
-  std::int64_t eval_steps = 0;        // 0 = at the end only
+  SaveStrategy save_strategy = SaveStrategy::Steps;  // No: neither checkpoints nor the model
+  std::int64_t save_steps = 500;                     // 0 = at the end only
+  std::int64_t save_total_limit = 0;                 // 0 = keep all
+  std::int64_t eval_steps = 0;                       // 0 = at the end only
   ResumeConfig resume_from_checkpoint;
   std::int64_t seed = 42;
   ReportTo report_to = ReportTo::Jsonl;

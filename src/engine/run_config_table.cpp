@@ -154,6 +154,8 @@ void add_output(std::vector<Setting>& rows) {
   s.add("overwrite_output_dir", "", STRATA_FIELD(overwrite_output_dir), kAny,
         "Start anew in a folder that holds checkpoints.");
   s.add("logging_steps", "", STRATA_FIELD(logging_steps), kAtLeastOne, "Updates between two logged ones.");
+  s.add("save_strategy", "", STRATA_FIELD(save_strategy), kAny,
+        "no = neither checkpoints nor the trained model are written: for trials and measurements.");
   s.add("save_steps", "", STRATA_FIELD(save_steps), kNotNegative,
         "Updates between two checkpoints; 0 = at the end only.");
   s.add("save_total_limit", "", STRATA_FIELD(save_total_limit), kNotNegative, "Newest checkpoints kept; 0 = all.");

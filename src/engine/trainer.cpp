@@ -43,6 +43,7 @@ Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile&
           : std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(config.num_train_epochs * per_epoch)));
   schedule_ = config.lr_schedule(total_steps_);
   wear_ = {config.strata.nvme.rated_writes, config.strata.nvme.wear_limit};
+  if (config.save_strategy == SaveStrategy::No) return;
   // fp32 master and moments, and the exported weights, under their temporary names beside what is there already.
   const std::uint64_t need = engine.parameters() * 16;
   const std::uint64_t free = free_disk_bytes(config.output_dir);
@@ -131,7 +132,7 @@ double Trainer::evaluate() {
 }
 
 void Trainer::save() {
-  if (saved_at_ == attempted_) return;
+  if (config_.save_strategy == SaveStrategy::No || saved_at_ == attempted_) return;
   const TrainerState state{engine_.state(), sampler_.state(), epoch(), static_cast<std::uint64_t>(config_.seed),
                            history_};
   result_.checkpoint = save_checkpoint(engine_, state, config_.output_dir, config_.save_total_limit);

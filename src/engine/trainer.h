@@ -26,7 +26,7 @@ struct TrainResult {
   // WearLimit: one more step would pass strata.nvme.wear_limit.
   enum class End : std::uint8_t { Finished, Stopped, WearLimit } end = End::Finished;
   std::int64_t steps = 0;            // updates of the whole run, resumed ones included
-  std::filesystem::path checkpoint;  // the last one written
+  std::filesystem::path checkpoint;  // the last one written; empty: none
   std::optional<double> first_eval_loss, last_eval_loss;
 };
 
@@ -34,13 +34,14 @@ struct TrainResult {
 class Trainer {
  public:
   // Throws: DataError when a token id does not fit the model's vocabulary or nothing is to be learnt; OutOfBudget when
-  // output_dir has no room for one checkpoint.
+  // output_dir has no room for one checkpoint and the model, unless nothing is to be saved.
   Trainer(Engine& engine, const RunConfig& config, const data::TokenFile& train, const data::TokenFile* validation,
           TrainerEvents events);
 
   // Continues from a checkpoint: tensors, step, learning rate, order of the data.
   void resume(const std::filesystem::path& checkpoint);
-  // Trains to the end, until a stop is requested, or up to the wear limit; each ends with a checkpoint.
+  // Trains to the end, until a stop is requested, or up to the wear limit; each ends with a checkpoint where
+  // any are saved.
   // Throws: OutOfBudget when the planned steps would pass the wear limit.
   TrainResult run();
   std::int64_t total_steps() const { return total_steps_; }

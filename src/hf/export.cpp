@@ -79,8 +79,7 @@ void copy_folder_files(const fs::path& source, const fs::path& destination) {
   sync_folder(destination);
 }
 
-void write_config(const fs::path& source_folder, const fs::path& destination, DType dtype) {
-  const fs::path source = source_folder / "config.json";
+void write_config(const fs::path& source, const fs::path& destination, DType dtype) {
   ordered_json config = parse_strict_json<ordered_json>(read_text_file(source, kMaxConfigBytes), source.string());
   if (!config.is_object()) throw DataError(source.string() + ": expected a JSON object");
   const bool new_dialect = config.contains("dtype") || config.contains("rope_parameters");

@@ -13,9 +13,9 @@ namespace strata::hf {
 // dangling link.
 void copy_folder_files(const std::filesystem::path& source, const std::filesystem::path& destination);
 
-// Writes `destination`/config.json: that of `source_folder` with its keys, their order and the unknown ones kept, and
-// only the element type of the weights set, in the dialect the source used (`dtype` or `torch_dtype`). Requires: dtype
-// is F32, BF16 or F16. Throws: DataError for a missing or malformed source, IoError.
-void write_config(const std::filesystem::path& source_folder, const std::filesystem::path& destination, DType dtype);
+// Writes `destination`/config.json: the file `source` with its keys, their order and the unknown ones kept, and only the
+// element type of the weights set, in the dialect the source used (`dtype` or `torch_dtype`). Requires: dtype is F32,
+// BF16 or F16. Throws: DataError for a missing or malformed source, IoError.
+void write_config(const std::filesystem::path& source, const std::filesystem::path& destination, DType dtype);
 
 }  // namespace strata::hf

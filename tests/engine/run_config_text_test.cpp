@@ -43,6 +43,7 @@ class RandomConfig {
     c.warmup_steps = count(0);
     c.bf16 = coin();
     c.logging_steps = count(1);
+    c.save_strategy = coin() ? SaveStrategy::No : SaveStrategy::Steps;
     c.save_steps = count(0);
     c.save_total_limit = count(0);
     c.seed = count(0);

@@ -6,6 +6,7 @@
 #include "data/token_bytes.h"
 #include "engine/tiny_run.h"
 #include "offload/shard_store.h"
+#include "support/small_mount.h"
 #include "support/temp_dir.h"
 
 namespace strata::engine {
@@ -112,6 +113,24 @@ TEST_F(TrainerTest, SavesAndEvaluatesAtItsIntervals) {
   EXPECT_EQ(checkpoint_steps(run_.output_dir), (std::vector<std::int64_t>{4, 6}));
   ASSERT_TRUE(result.first_eval_loss && result.last_eval_loss);
   EXPECT_LT(*result.last_eval_loss, *result.first_eval_loss);
+}
+
+TEST_F(TrainerTest, SavesNothingAndNeedsNoRoomWhenTold) {
+  run_.save_strategy = SaveStrategy::No;
+  run_.save_steps = 2;
+  const std::unique_ptr<Engine> trained = engine();
+  {
+    const TrainResult result = Trainer(*trained, run_, data_, nullptr, {}).run();
+    EXPECT_EQ(result.steps, 6);
+    EXPECT_TRUE(result.checkpoint.empty());
+    EXPECT_FALSE(std::filesystem::exists(run_.output_dir));
+  }
+  const test::SmallMount small = test::SmallMount::memory("tmpfs", "size=64k");
+  if (!small.mounted()) GTEST_SKIP() << small.reason();
+  run_.output_dir = small.path();
+  EXPECT_EQ(Trainer(*trained, run_, data_, nullptr, {}).run().steps, 6);
+  run_.save_strategy = SaveStrategy::Steps;
+  EXPECT_THROW(Trainer(*trained, run_, data_, nullptr, {}), OutOfBudget);
 }
 
 // States on a drive with the fewest pages, so that every step writes.

@@ -75,7 +75,7 @@ std::string rewritten(std::string_view config, DType dtype) {
   const TemporaryFolder source;
   const TemporaryFolder destination;
   write_file(source / "config.json", config);
-  write_config(source.path(), destination.path(), dtype);
+  write_config(source / "config.json", destination.path(), dtype);
   return read_file(destination / "config.json");
 }
 
@@ -99,7 +99,7 @@ TEST(WriteConfig, StaysInTheDialectOfTheSource) {
 TEST(WriteConfig, AMissingConfigIsNamed) {
   const TemporaryFolder source;
 
-  EXPECT_THROW(write_config(source.path(), source.path(), DType::F32), DataError);
+  EXPECT_THROW(write_config(source / "config.json", source.path(), DType::F32), DataError);
 }
 
 }  // namespace

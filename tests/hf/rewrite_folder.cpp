@@ -45,7 +45,7 @@ void rewrite(const std::filesystem::path& in, const std::filesystem::path& out, 
   std::vector<std::byte> buffer(1000);
   hf::write_safetensors(out, tensors, produce, buffer, {.stem = "model", .max_shard_bytes = max_shard_bytes});
   hf::copy_folder_files(in, out);
-  hf::write_config(in, out, tensors.front().dtype);
+  hf::write_config(in / "config.json", out, tensors.front().dtype);
   std::cout << description(config) << "\n";
 }
 

@@ -1,0 +1,49 @@
+#include "bench/requested_steps.h"
+
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/step_model.h"
+
+namespace strata::bench {
+namespace {
+
+using nlohmann::json;
+
+engine::EngineConfig config_of(const StepBenchOptions& options, StatesHome home, const std::filesystem::path& model) {
+  if (home == StatesHome::Nvme) return nvme_config(options, model);
+  if (home == StatesHome::Host) return host_config(options, model);
+  engine::EngineConfig config = memory_config(options, model);
+  config.overlap_update = false;
+  return config;
+}
+
+}  // namespace
+
+void run_requested_steps(const StepBenchOptions& options, StatesHome home, std::istream& in, std::ostream& out) {
+  const ModelFolder folder(options);
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::create(config_of(options, home, folder.path()));
+  const data::Batch batch = batch_of(options);
+  out << json{{"parameters", engine->parameters()},
+              {"compute", engine->compute_name()},
+              {"description", engine->description()}}
+             .dump()
+      << std::endl;
+  for (std::string request; std::getline(in, request);) {
+    const engine::StepSummary step = settled_step(*engine, batch);
+    out << json{{"seconds", step.seconds},
+                {"forward", step.forward_seconds},
+                {"backward", step.backward_seconds},
+                {"optimizer", step.optimizer_seconds},
+                {"stall", step.stall_seconds},
+                {"nvme_read_bytes", step.nvme_read},
+                {"nvme_written_bytes", step.nvme_written},
+                {"loss", step.loss}}
+               .dump()
+        << std::endl;
+  }
+}
+
+}  // namespace strata::bench

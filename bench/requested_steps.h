@@ -1,0 +1,20 @@
+// Steps on request, for scripts that measure other engines in turn with this one.
+#pragma once
+
+#include <istream>
+#include <ostream>
+
+#include "bench/bench_step.h"
+
+namespace strata::bench {
+
+enum class StatesHome : std::uint8_t { Memory, Host, Nvme };
+
+// The model of run_step_bench() in one engine. Prints a line of JSON when it is ready, {"parameters", "compute",
+// "description"}, and one for each line that it reads, after a settled step: {"seconds", "forward", "backward",
+// "optimizer", "stall", "nvme_read_bytes", "nvme_written_bytes", "loss"}. Between two requests nothing of it runs. With
+// states in memory no update runs beside a forward, so that forward and backward are computing alone. Ends with `in`.
+// Throws: ConfigError, OutOfBudget, IoError.
+void run_requested_steps(const StepBenchOptions& options, StatesHome home, std::istream& in, std::ostream& out);
+
+}  // namespace strata::bench

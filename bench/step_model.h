@@ -1,0 +1,37 @@
+// The random Llama that step benches train, and the engines that train it.
+#pragma once
+
+#include <filesystem>
+
+#include "bench/bench_step.h"
+#include "engine/engine.h"
+
+namespace strata::bench {
+
+// Holds a config.json while the bench runs. Throws: ConfigError for a shape that is none, IoError.
+class ModelFolder {
+ public:
+  explicit ModelFolder(const StepBenchOptions& options);
+  ~ModelFolder();
+  ModelFolder(const ModelFolder&) = delete;
+  ModelFolder& operator=(const ModelFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+data::Batch batch_of(const StepBenchOptions& options);
+
+// Everything on the device.
+engine::EngineConfig memory_config(const StepBenchOptions& options, const std::filesystem::path& model);
+// Parameters, gradients and optimizer states in host memory.
+engine::EngineConfig host_config(const StepBenchOptions& options, const std::filesystem::path& model);
+// Parameters and optimizer states on the drive; without options.host_budget, next to nothing of them cached.
+engine::EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem::path& model);
+
+// A step in the middle of others: the second one after a pause, because its update runs under the forward of the next.
+// Nothing of this engine runs when it returns.
+engine::StepSummary settled_step(engine::Engine& engine, const data::Batch& batch);
+
+}  // namespace strata::bench

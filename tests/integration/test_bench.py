@@ -1,0 +1,76 @@
+"""The benches that scripts drive answer as the scripts expect.
+
+Run by ctest, or by hand: STRATA_BIN=build/bin/strata python -m pytest tests/integration/test_bench.py
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from strata_program import TIMEOUT, program, run_strata
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = {"hidden": 128, "inner": 384, "layers": 2, "heads": 4, "kv-heads": 1, "vocab": 8192}
+# The embedding once: the head is tied to it.
+NUMEL = 8192 * 128 + 2 * (2 * 128 * 128 + 2 * 128 * 32 + 3 * 128 * 384 + 2 * 128) + 128
+
+
+@pytest.mark.parametrize("home", ["memory", "host", "nvme"])
+def test_a_step_on_request_is_taken_for_each_line(tmp_path, home):
+    words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
+    command = [program(), "bench", "step", "--on-request", home, "--dir", tmp_path, "--tokens", "32", *words]
+    # Fewer pages than the 20 MiB of states, so that on NVMe every step moves some.
+    run = subprocess.run([*map(str, command), "--pages", "8MiB"], input="step\nstep\n", capture_output=True, text=True,
+                         timeout=TIMEOUT)
+
+    assert run.returncode == 0, run.stderr
+    ready, *steps = map(json.loads, run.stdout.splitlines())
+    assert ready["parameters"] == NUMEL and ready["compute"] in ("fp32", "bf16")
+    assert len(steps) == 2
+    # Two updates lie between: each request takes two steps on the same batch.
+    assert 8 < steps[1]["loss"] < steps[0]["loss"] < 10
+    for step in steps:
+        assert 0 < step["forward"] + step["backward"] <= step["seconds"]
+        assert (step["nvme_read_bytes"] > 0) == (home == "nvme")
+        assert (step["nvme_written_bytes"] > 0) == (home == "nvme")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_that_is_none_is_refused(tmp_path):
+    result = run_strata("bench", "step", "--on-request", "cloud", "--dir", tmp_path)
+    assert result.code == 2 and "cloud" in result.err
+
+
+def test_the_comparison_says_why_it_is_skipped(tmp_path):
+    """Without the packages or the program it prints a reason and succeeds, as `make bench` relies on."""
+    script = ROOT / "bench" / "step_vs_deepspeed.py"
+    command = [sys.executable, "-S", script, "--dir", tmp_path, "--strata", tmp_path / "none"]
+    run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ})
+    assert run.returncode == 0, run.stderr
+    assert "is not installed" in json.loads(run.stdout)["skipped"]
+
+
+@pytest.mark.parametrize(
+    "changes, code, said",
+    [({"SHAPE": "13b"}, 2, "13b"), ({"STATES": "int4"}, 2, "int4"), ({"BUDGET": "99999999"}, 3, "too little memory")],
+)
+def test_the_capacity_script_refuses_before_it_writes(tmp_path, changes, code, said):
+    environment = {**os.environ, "DIR": str(tmp_path), "SHAPE": "tiny", "STRATA": program(), **changes}
+    run = subprocess.run([ROOT / "bench" / "capacity_7b.sh"], capture_output=True, text=True, timeout=TIMEOUT,
+                         env=environment)
+    assert run.returncode == code and said in run.stderr, run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_capacity_script_trains_measures_and_cleans_up(tmp_path):
+    environment = {**os.environ, "DIR": str(tmp_path), "SHAPE": "tiny", "STATES": "fp32", "TOKENS": "32",
+                   "BUDGET": "64", "STRATA": program()}
+    run = subprocess.run([ROOT / "bench" / "capacity_7b.sh"], capture_output=True, text=True, timeout=TIMEOUT,
+                         env=environment)
+    assert run.returncode == 0, run.stderr
+    said = [line for line in run.stdout.splitlines() if line.startswith("capacity:")]
+    assert sum("step 2:" in line for line in said) == 1 and "peak resident" in said[-1], run.stdout
+    assert list(tmp_path.iterdir()) == []
