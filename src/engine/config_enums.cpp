@@ -33,6 +33,9 @@ constexpr std::array kReportTos = {Named{"none", ReportTo::None}, Named{"jsonl",
 constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
                                   Named{"fp32", ComputeChoice::Fp32}};
+constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
+                                       Named{"horizontal", AccumulationChoice::Horizontal},
+                                       Named{"vertical", AccumulationChoice::Vertical}};
 constexpr std::array kBackends = {Named{"auto", IoBackendChoice::Auto}, Named{"uring", IoBackendChoice::Uring},
                                   Named{"threads", IoBackendChoice::Threads}};
 constexpr std::array kTierNames = {Named{"device", TierKind::Device}, Named{"host", TierKind::Host},
@@ -50,6 +53,9 @@ EnumTable<DeviceChoice> table_of(DeviceChoice) {
 }
 EnumTable<ComputeChoice> table_of(ComputeChoice) {
   return {kComputes, " fp16 "};
+}
+EnumTable<AccumulationChoice> table_of(AccumulationChoice) {
+  return {kAccumulations, ""};
 }
 EnumTable<IoBackendChoice> table_of(IoBackendChoice) {
   return {kBackends, " gds "};
@@ -105,6 +111,10 @@ void read_value(const YAML::Node& node, ComputeChoice& out) {
   out = enum_from<ComputeChoice>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, AccumulationChoice& out) {
+  out = enum_from<AccumulationChoice>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, IoBackendChoice& out) {
   out = enum_from<IoBackendChoice>(scalar_text(node));
 }
@@ -143,6 +153,10 @@ std::string write_value(ComputeChoice value) {
   return enum_name(value);
 }
 
+std::string write_value(AccumulationChoice value) {
+  return enum_name(value);
+}
+
 std::string write_value(IoBackendChoice value) {
   return enum_name(value);
 }
@@ -165,6 +179,10 @@ std::string syntax_of(DeviceChoice device) {
 
 std::string syntax_of(ComputeChoice type) {
   return choices_of(type);
+}
+
+std::string syntax_of(AccumulationChoice choice) {
+  return choices_of(choice);
 }
 
 std::string syntax_of(IoBackendChoice backend) {

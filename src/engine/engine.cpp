@@ -131,6 +131,7 @@ void Engine::Impl::add_shards() {
 void Engine::Impl::wire() {
   gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
   grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
+  grad_sum_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_sum_slots);
   const std::vector<zero::FlatLayout>& layouts = compute_->layouts();
   std::vector<const zero::FlatLayout*> pointers;
   groups_.reserve(layouts.size());
@@ -139,9 +140,10 @@ void Engine::Impl::wire() {
     groups_.emplace_back(layouts[g], config.param_type, shards_[g].param, compute_->binding(g), *store_, *gather_slots_,
                          comm_, streams(), counters_);
   }
-  const std::vector<zero::Visit> train =
-      zero::train_visits(*compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0));
-  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size())};
+  const std::vector<zero::Visit> train = zero::train_visits(
+      *compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0), plan.accumulation);
+  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
+                                     zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
@@ -242,7 +244,7 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   }
   // Gradients are sums; the one scale of the step is known before forward, over all ranks.
   comm_.all_reduce_sum({&tokens, 1});
-  const zero::LossSum loss = runner_->train(views);
+  const zero::LossSum loss = runner_->train(train_visits_, views);
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
@@ -298,8 +300,7 @@ void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before,
       {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
-    summary.nvme_busy_seconds =
-        std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
+    summary.nvme_busy_seconds = std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
     const double seconds =
         drive_seconds(drive.bytes_read - before.drives[i].bytes_read,
                       drive.bytes_written - before.drives[i].bytes_written, rates_of_drive(i, drive));

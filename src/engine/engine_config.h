@@ -18,6 +18,10 @@ namespace strata::engine {
 enum class Compute : std::uint8_t { Auto, ParamType, Fp32 };
 enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
 
+// Order of several micro-batches (zero::Accumulation). With tied embeddings the two orders differ in the last bits, so
+// there Auto is horizontal; else it is vertical where that moves fewer bytes and fits.
+enum class Accumulation : std::uint8_t { Auto, Horizontal, Vertical };
+
 struct AdamWConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -40,6 +44,7 @@ struct EngineConfig {
   std::int64_t batch_size = 1;
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
+  Accumulation accumulation = Accumulation::Auto;
   AdamWConfig adamw;
 
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.

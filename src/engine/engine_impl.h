@@ -130,6 +130,7 @@ class Engine::Impl {
   std::unique_ptr<offload::ShardStore> store_;
   std::unique_ptr<zero::DeviceSlots> gather_slots_;
   std::unique_ptr<zero::DeviceSlots> grad_slots_;
+  std::unique_ptr<zero::DeviceSlots> grad_sum_slots_;
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
   zero::UpdateSite site_ = zero::UpdateSite::Host;

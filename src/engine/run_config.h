@@ -33,6 +33,7 @@ struct ResumeConfig {
 enum class ReportTo : std::uint8_t { None, Jsonl };
 enum class DeviceChoice : std::uint8_t { Auto, Host };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp32 };
+enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 
 // No value = auto: measured, or chosen by the plan.
@@ -41,7 +42,7 @@ using AutoCount = std::optional<std::int64_t>;
 using AutoTier = std::optional<offload::TierKind>;
 
 // Strata's own block. All of it may change speed and memory; only `compute`, `loss_chunk` and, through the order of
-// sums in matrix products, `compute_threads` may change the numbers.
+// sums, `compute_threads` and a vertical `accumulation` with tied embeddings may change the numbers.
 struct StrataConfig {
   std::int64_t zero_stage = 3;
   DeviceChoice device = DeviceChoice::Auto;
@@ -81,6 +82,7 @@ struct StrataConfig {
     bool operator==(const Nvme&) const = default;
   } nvme;
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
+  AccumulationChoice accumulation = AccumulationChoice::Auto;
   std::int64_t loss_chunk = 256;                // tokens of one piece of the logits
   AutoBytes prefetch;                           // bytes fetched ahead of their use
   AutoBytes slot_size;                          // bytes of one staging slot

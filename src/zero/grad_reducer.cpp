@@ -25,8 +25,11 @@ GradReducer::GradReducer(std::vector<const FlatLayout*> layouts, std::vector<Gro
       device_math_(device_math),
       counters_(counters),
       received_(layouts_.size(), 0),
+      accumulator_(layouts_.size()),
       staging_free_(staging != nullptr ? staging->slots() : 0) {
   STRATA_EXPECTS(options_.contributions.size() == layouts_.size(), "one contribution count per group");
+  STRATA_EXPECTS(options_.summed_first.empty() || options_.summed_first.size() == layouts_.size(),
+                 "one count of contributions summed on the device per group");
 }
 
 DeviceSlots::Lease GradReducer::acquire(std::size_t group) {
@@ -46,12 +49,33 @@ void GradReducer::reduce(std::size_t group, const DeviceSlots::Lease& lease) {
     to_device_home(group, shard);
     pending_.push_back(streams_.comm.record());
     slots_.release(lease, pending_.back());
+  } else if (summed_first(group) > 1 && received_[group] < summed_first(group)) {
+    sum_on_device(group, shard, lease);
   } else {
     streams_.copy_out.wait(streams_.comm.record());
-    to_host_home(group, shard);
+    to_host_home(group, shard, received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded);
     slots_.release(lease, streams_.copy_out.record());
   }
   ++received_[group];
+}
+
+void GradReducer::sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease) {
+  STRATA_EXPECTS(options_.accumulators != nullptr, "sums on the device need accumulators");
+  const bool first = received_[group] == 0;
+  DeviceSlots::Lease& sum = accumulator_[group];
+  if (first) {
+    sum = options_.accumulators->acquire(shard.numel * bytes_of(DType::F32));
+    streams_.comm.wait(sum.free);
+  }
+  const TensorSpan total{sum.data, DType::F32, shard.numel};
+  streams_.comm.launch([math = &device_math_, total, shard, first] {
+    first ? math->cast(total, shard) : math->accumulate(total, shard);
+  });
+  slots_.release(lease, streams_.comm.record());
+  if (received_[group] + 1 < summed_first(group)) return;
+  streams_.copy_out.wait(streams_.comm.record());
+  to_host_home(group, total, Arrival::Overwrites);
+  options_.accumulators->release(sum, streams_.copy_out.record());
 }
 
 void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
@@ -67,10 +91,10 @@ void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
   });
 }
 
-void GradReducer::to_host_home(std::size_t group, TensorSpan shard) {
+void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arrival) {
   const offload::ShardId id = shards_[group].grad;
   const DType home_dtype = store_.spec(id).dtype;
-  const bool first = received_[group] == 0;
+  const bool first = arrival == Arrival::Overwrites;
   counters_.to_host += shard.bytes();
   for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
     const offload::PieceRange range = store_.range({id, p});
@@ -83,13 +107,13 @@ void GradReducer::to_host_home(std::size_t group, TensorSpan shard) {
       pending_.push_back(streams_.copy_out.record());
       pin.release_after(pending_.back());
     } else {
-      add_on_host(home, piece, std::move(pin), first);
+      add_on_host(home, piece, std::move(pin), arrival);
     }
   }
 }
 
 // Copies `shard` to a staging slot and adds it to `home` on the adder's thread.
-void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, bool first) {
+void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, Arrival arrival) {
   STRATA_EXPECTS(staging_ != nullptr, "these gradients need staging");
   const std::size_t slot = next_staging_;
   next_staging_ = (next_staging_ + 1) % staging_->slots();
@@ -102,11 +126,11 @@ void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pi
   pending_.push_back(done->event());
   auto held = std::make_shared<offload::Pin>(std::move(pin));
   streams_.copy_out.record().then(adder_,
-                                  [math = &host_math_, home, staged, first, done, held](std::exception_ptr error) {
+                                  [math = &host_math_, home, staged, arrival, done, held](std::exception_ptr error) {
                                     try {
                                       if (error) std::rethrow_exception(error);
                                       held->wait();
-                                      if (first) {
+                                      if (arrival == Arrival::Overwrites) {
                                         math->cast(home, staged);
                                       } else {
                                         math->accumulate(home, staged);

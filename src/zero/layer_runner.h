@@ -17,9 +17,9 @@ class LayerRunner {
   LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
               GatherAhead ahead, BusyTimes& times);
 
-  // Forward and backward of every micro-batch; gradients are at home when this returns (GradReducer::finish). Throws:
-  // the first failure of anything queued.
-  LossSum train(std::span<const BatchView> micro_batches);
+  // Forward and backward of every micro-batch in the order of `visits` (train_visits() of as many micro-batches);
+  // gradients are at home when this returns (GradReducer::finish). Throws: the first failure of anything queued.
+  LossSum train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches);
   LossSum evaluate(const BatchView& batch);
   // Logits of the last position of each sequence, [B, V].
   std::vector<float> generate(const BatchView& batch);
@@ -28,6 +28,8 @@ class LayerRunner {
   void run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass);
   void queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass);
   void run_visit(const Visit& visit);
+  void begin(std::size_t micro_batch, const BatchView& batch, Pass pass);
+  void end(std::size_t micro_batch, Pass pass);
 
   LayerCompute& compute_;
   std::vector<ParamGroup>& groups_;

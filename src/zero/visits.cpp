@@ -11,17 +11,23 @@ bool contains(const std::vector<std::size_t>& values, std::size_t value) {
 
 }  // namespace
 
-std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches) {
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches, Accumulation accumulation) {
   std::vector<Visit> visits;
   const std::size_t last = compute.layers() - 1;
-  for (std::size_t m = 0; m < micro_batches; ++m) {
+  // Micro-batches that go through the layers together.
+  const std::size_t together = accumulation == Accumulation::Vertical ? micro_batches : 1;
+  for (std::size_t first = 0; first < micro_batches; first += together) {
     for (std::size_t layer = 0; layer < last; ++layer) {
-      visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
+      for (std::size_t m = first; m < first + together; ++m) {
+        visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
+      }
     }
     for (std::size_t layer = last + 1; layer-- > 0;) {
       const std::vector<std::size_t>& groups = compute.groups_of(layer);
       const bool needs_params = compute.backward_needs_params(layer);
-      visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+      for (std::size_t m = first; m < first + together; ++m) {
+        visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+      }
     }
   }
   return visits;
@@ -73,6 +79,27 @@ std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, s
     for (const std::size_t group : visit.grad_groups) ++counts[group];
   }
   return counts;
+}
+
+std::vector<std::size_t> leading_contributions(const std::vector<Visit>& visits, std::size_t groups) {
+  std::vector<std::size_t> counts(groups, 0);
+  for (std::size_t v = 0; v < visits.size(); ++v) {
+    for (const std::size_t group : visits[v].grad_groups) {
+      if (counts[group] > 0) continue;
+      for (std::size_t next = v;
+           next < visits.size() && visits[next].layer == visits[v].layer && contains(visits[next].grad_groups, group);
+           ++next) {
+        ++counts[group];
+      }
+    }
+  }
+  return counts;
+}
+
+bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches) {
+  if (micro_batches < 2) return true;
+  const std::vector<std::size_t> named = count_contributions(train_visits(compute, 1), compute.layouts().size());
+  return std::all_of(named.begin(), named.end(), [](std::size_t layers) { return layers <= 1; });
 }
 
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,

@@ -23,9 +23,15 @@ struct Visit {
   std::vector<std::size_t> grad_groups;  // whose gradients it produces
 };
 
-// Train: per micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
+// Which comes first when several micro-batches are added up. Horizontal: a micro-batch goes through all layers before
+// the next one begins, so that activations of one exist at a time. Vertical: a layer is visited by all micro-batches
+// before the next layer, so that its parameters are gathered twice a step however many there are.
+enum class Accumulation : std::uint8_t { Horizontal, Vertical };
+
+// Train: of each micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
 // backward).
-std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches);
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches,
+                                Accumulation accumulation = Accumulation::Horizontal);
 // Evaluate and generate: layers 0..L-1 forward.
 std::vector<Visit> forward_visits(const LayerCompute& compute);
 
@@ -44,6 +50,12 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
 
 // Contributions that each group's gradient gets from `visits`.
 std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
+// How many of them come first, one right after the other, from one layer: what can be summed on the device before it
+// travels without changing the order of the sum.
+std::vector<std::size_t> leading_contributions(const std::vector<Visit>& visits, std::size_t groups);
+// Whether vertical accumulation adds the same numbers in the same order as horizontal: false where several layers
+// contribute to one group (tied embeddings) in several micro-batches.
+bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches);
 
 // When a step's update runs: after its backward, or under the forward of the next step.
 enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward };

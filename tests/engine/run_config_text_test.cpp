@@ -94,6 +94,7 @@ class RandomConfig {
     if (coin()) s.trace = text();
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
     s.compute = static_cast<ComputeChoice>(count(0) % 3);
+    s.accumulation = static_cast<AccumulationChoice>(count(0) % 3);
     s.loss_chunk = count(1);
     if (coin()) s.prefetch = bytes();
     if (coin()) s.slot_size = 4096 * static_cast<std::uint64_t>(count(1));

@@ -30,6 +30,8 @@ struct ToyOptions {
   DType dtype = DType::F32;
   std::size_t blocks = 3;
   std::size_t micro_batches = 1;
+  zero::Accumulation accumulation = zero::Accumulation::Horizontal;
+  ToyCompute::Head head = ToyCompute::Head::Tied;
   double param_host_share = 0;  // of a class at home elsewhere, the part that is at home in host memory
   double state_host_share = 0;
   std::size_t slots = 64;
@@ -88,8 +90,7 @@ class ToyEngine {
  public:
   explicit ToyEngine(const ToyOptions& chosen) : options(chosen) {
     add_shards();
-    const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches);
-    make_device_slots(visits);
+    make_device_slots();
     std::vector<const zero::FlatLayout*> layouts;
     for (const zero::FlatLayout& layout : compute.layouts()) layouts.push_back(&layout);
     groups.reserve(layouts.size());
@@ -97,14 +98,15 @@ class ToyEngine {
       groups.emplace_back(*layouts[g], options.dtype, shards[g].param, compute.binding(g), store, *gather, comm,
                           streams(), counters);
     }
-    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size())};
+    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size()),
+                                            zero::leading_contributions(visits, layouts.size()), accumulators.get()};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(
         layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
         counters, busy, options.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
-    make_schedules(visits);
+    make_schedules();
     store.set_schedule(train_schedule, train_schedule);
   }
 
@@ -115,7 +117,7 @@ class ToyEngine {
     for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m);
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
-    const zero::LossSum loss = runner->train(views);
+    const zero::LossSum loss = runner->train(visits, views);
     if (!options.overlap_update) {
       pipeline->step(toy_step(steps));
       return loss;
@@ -167,7 +169,8 @@ class ToyEngine {
   offload::BlobTier nvme_tier{blobs};
   PlainMath math;
   PlainAdam adam;
-  ToyCompute compute{options.blocks, options.dtype};
+  ToyCompute compute{options.blocks, options.dtype, 1, options.head};
+  const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches, options.accumulation);
   SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
   // Exclusively the reducer's.
   SlotPool staging{allocate_host(host, 3 * options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
@@ -175,6 +178,7 @@ class ToyEngine {
                                        device.allocate(options.slot_bytes, MemoryTag::Staging)};
   std::unique_ptr<zero::DeviceSlots> gather;
   std::unique_ptr<zero::DeviceSlots> grads;
+  std::unique_ptr<zero::DeviceSlots> accumulators;
   offload::ShardStore store{{&device_tier, &host_tier, &nvme_tier},
                             slots,
                             std::make_unique<offload::NextUsePolicy>(),
@@ -204,8 +208,7 @@ class ToyEngine {
   void add_shards() {
     using offload::Access;
     using offload::ShardKind;
-    const std::vector<std::size_t> contributions =
-        zero::count_contributions(zero::train_visits(compute, options.micro_batches), compute.layouts().size());
+    const std::vector<std::size_t> contributions = zero::count_contributions(visits, compute.layouts().size());
     std::vector<offload::ShardSpec> params;
     std::vector<offload::ShardSpec> states;
     const std::vector<StateSpec> kinds = adam.states(options.dtype);
@@ -252,7 +255,7 @@ class ToyEngine {
     store.drain_uncached();
   }
 
-  void make_device_slots(const std::vector<zero::Visit>& visits) {
+  void make_device_slots() {
     std::vector<std::uint64_t> bytes;
     for (const zero::FlatLayout& layout : compute.layouts()) bytes.push_back(layout.numel() * bytes_of(options.dtype));
     std::vector<std::vector<std::size_t>> gathered;
@@ -267,9 +270,13 @@ class ToyEngine {
         device, MemoryTag::Gather,
         alias ? std::vector<zero::SlotClass>{} : zero::plan_slot_classes(bytes, gathered, window));
     grads = std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, 1));
+    std::vector<std::uint64_t> sums;
+    for (const zero::FlatLayout& layout : compute.layouts()) sums.push_back(layout.shard_numel() * sizeof(float));
+    accumulators =
+        std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(sums, reduced, 1));
   }
 
-  void make_schedules(const std::vector<zero::Visit>& visits) {
+  void make_schedules() {
     const auto train = zero::plan_actions(visits, options.gather_ahead);
     const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(

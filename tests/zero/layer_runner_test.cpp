@@ -13,17 +13,19 @@ using test::ToyCompute;
 using test::ToyEngine;
 
 TEST(LayerRunner, SumsTheLossOverMicroBatches) {
-  ToyEngine engine({.micro_batches = 3});
-  LossSum expected;
-  for (std::size_t m = 0; m < 3; ++m) {
-    const LossSum loss = engine.runner->evaluate(ToyBatch(1, m).view());
-    expected.loss_sum += loss.loss_sum;
-    expected.tokens += loss.tokens;
+  for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+    ToyEngine engine({.micro_batches = 3, .accumulation = accumulation});
+    LossSum expected;
+    for (std::size_t m = 0; m < 3; ++m) {
+      const LossSum loss = engine.runner->evaluate(ToyBatch(1, m).view());
+      expected.loss_sum += loss.loss_sum;
+      expected.tokens += loss.tokens;
+    }
+    EXPECT_GT(expected.tokens, 0);
+    const LossSum loss = engine.step();
+    EXPECT_EQ(loss.loss_sum, expected.loss_sum);
+    EXPECT_EQ(loss.tokens, expected.tokens);
   }
-  EXPECT_GT(expected.tokens, 0);
-  const LossSum loss = engine.step();
-  EXPECT_EQ(loss.loss_sum, expected.loss_sum);
-  EXPECT_EQ(loss.tokens, expected.tokens);
 }
 
 TEST(LayerRunner, GeneratesLogitsOfTheLastPositionOfEachSequence) {
@@ -61,7 +63,7 @@ TEST(LayerRunner, AFailureInComputeIsThrownByTheCall) {
   ToyBatch batch(1, 0);
   engine.compute_stream->launch([] { throw DeviceError("the kernel failed"); });
   const BatchView view = batch.view();
-  EXPECT_THROW((void)engine.runner->train({&view, 1}), DeviceError);
+  EXPECT_THROW((void)engine.runner->train(engine.visits, {&view, 1}), DeviceError);
 }
 
 TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {
@@ -70,7 +72,7 @@ TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {
   {
     const ToyBatch batch(1, 0);
     const BatchView view = batch.view();
-    EXPECT_THROW((void)engine.runner->train({&view, 1}), IoError);
+    EXPECT_THROW((void)engine.runner->train(engine.visits, {&view, 1}), IoError);
   }
   // The engine ends here: work that still read the batch would show under AddressSanitizer.
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -39,6 +40,38 @@ TEST(TrainVisits, BackwardOfALayerThatDoesNotReadItsParametersGathersNothing) {
   EXPECT_EQ(visits[2].groups, (std::vector<std::size_t>{0, 2})) << "the last layer names the tied table";
 }
 
+TEST(TrainVisits, OfVerticalAccumulationTakeAllMicroBatchesThroughALayerBeforeTheNext) {
+  const ToyCompute compute(1, DType::F32);
+  std::vector<std::pair<std::size_t, std::size_t>> order;  // layer, micro-batch
+  for (const Visit& visit : train_visits(compute, 2, Accumulation::Vertical)) {
+    order.emplace_back(visit.layer, visit.micro_batch);
+  }
+  EXPECT_EQ(order, (decltype(order){{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {1, 0}, {1, 1}, {0, 0}, {0, 1}}));
+}
+
+TEST(TrainVisits, OfOneMicroBatchAreTheSameEitherWay) {
+  const ToyCompute compute(2, DType::F32);
+  const std::vector<Visit> horizontal = train_visits(compute, 1);
+  const std::vector<Visit> vertical = train_visits(compute, 1, Accumulation::Vertical);
+  ASSERT_EQ(vertical.size(), horizontal.size());
+  for (std::size_t v = 0; v < vertical.size(); ++v) {
+    EXPECT_EQ(vertical[v].layer, horizontal[v].layer);
+    EXPECT_EQ(vertical[v].direction, horizontal[v].direction);
+  }
+}
+
+TEST(TrainVisits, OfVerticalAccumulationGatherAGroupOncePerDirection) {
+  for (const std::size_t micro_batches : {1, 2, 7}) {
+    for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+      const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), micro_batches, Accumulation::Vertical);
+      std::map<std::size_t, std::size_t> gathers;
+      for (const Action& action : plan_actions(visits, ahead)) gathers[action.index] += action.kind == Kind::Unshard;
+      EXPECT_EQ(gathers[1], 2U);
+      EXPECT_EQ(gathers[4], 1U) << "the last layer's one visit";
+    }
+  }
+}
+
 TEST(ForwardVisits, RunEveryLayerOnceWithoutGradients) {
   const std::vector<Visit> visits = forward_visits(ToyCompute(2, DType::F32));
   ASSERT_EQ(visits.size(), 4U);
@@ -51,6 +84,22 @@ TEST(ForwardVisits, RunEveryLayerOnceWithoutGradients) {
 TEST(CountContributions, ATiedGroupGetsOnePerLayerAndMicroBatch) {
   const ToyCompute compute(2, DType::F32);
   EXPECT_EQ(count_contributions(train_visits(compute, 3), 4), (std::vector<std::size_t>{6, 3, 3, 3}));
+}
+
+TEST(LeadingContributions, AreThoseThatFollowEachOtherFromOneLayer) {
+  const ToyCompute compute(2, DType::F32);
+  using Counts = std::vector<std::size_t>;
+  EXPECT_EQ(leading_contributions(train_visits(compute, 3), 4), (Counts{1, 1, 1, 1}));
+  // Six for the tied group, the head's three first.
+  EXPECT_EQ(leading_contributions(train_visits(compute, 3, Accumulation::Vertical), 4), (Counts{3, 3, 3, 3}));
+}
+
+TEST(SameSumsVertically, UnlessLayersShareAGroup) {
+  const ToyCompute tied(1, DType::F32);
+  const ToyCompute own(1, DType::F32, 1, ToyCompute::Head::Own);
+  EXPECT_TRUE(same_sums_vertically(own, 3));
+  EXPECT_TRUE(same_sums_vertically(tied, 1));
+  EXPECT_FALSE(same_sums_vertically(tied, 2));
 }
 
 // Follows `actions` and checks what the runner and the groups ask of them.
@@ -99,6 +148,9 @@ TEST(PlanActions, EveryRunHasItsGroupsBoundAndNothingIsUnshardedTwice) {
     for (const std::size_t micro_batches : {1, 3}) {
       const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), micro_batches);
       check_actions(visits, plan_actions(visits, ahead), ahead);
+      const std::vector<Visit> vertical =
+          train_visits(ToyCompute(3, DType::F32), micro_batches, Accumulation::Vertical);
+      check_actions(vertical, plan_actions(vertical, ahead), ahead);
     }
     const std::vector<Visit> forward = forward_visits(ToyCompute(3, DType::F32));
     check_actions(forward, plan_actions(forward, ahead), ahead);
@@ -223,8 +275,8 @@ TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
   const offload::ShardId on_drive = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
   const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
-  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr,
-                                   UpdateSite::Host, {.visits = {5, 7}});
+  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr, UpdateSite::Host,
+                                   {.visits = {5, 7}});
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].seconds, 12);
 }
