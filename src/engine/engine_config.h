@@ -59,8 +59,12 @@ struct EngineConfig {
   std::optional<unsigned> io_queue_depth;
   std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
   bool nvme_checksums = false;
-  // The next forward begins while the update still runs; each layer waits for its own. Changes no bit.
+  // Updates run beside forward and backward; each layer's next forward waits for its own. Without clipping they begin
+  // during backward, each as soon as its gradient is complete; with clipping, or `delay_update`, under the next
+  // forward. Changes no bit. A step whose gradient is not finite is skipped, but where updates begin during backward it
+  // throws DataError and ends the run: later layers are updated by then.
   bool overlap_update = true;
+  bool delay_update = false;
   Trace* trace = nullptr;  // gets compute, updates and every drive request; must outlive the engine; null = none
 
   std::size_t adam_threads = 0;     // 0: as many as there are usable CPUs; none of these changes bits

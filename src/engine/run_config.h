@@ -84,6 +84,7 @@ struct StrataConfig {
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
   AccumulationChoice accumulation = AccumulationChoice::Auto;
   std::int64_t loss_chunk = 256;                // tokens of one piece of the logits
+  bool delay_update = false;  // updates wait for all gradients, as with clipping
   AutoBytes prefetch;                           // bytes fetched ahead of their use
   AutoBytes slot_size;                          // bytes of one staging slot
   std::int64_t adam_threads = 0;                // 0 = auto, as for the next two

@@ -8,8 +8,9 @@ LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups,
                          GatherAhead ahead, BusyTimes& times)
     : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), times_(times) {}
 
-LossSum LayerRunner::train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches) {
-  run(visits, micro_batches, Pass::Train);
+LossSum LayerRunner::train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches,
+                           const StartUpdate& start_update) {
+  run(visits, micro_batches, Pass::Train, start_update);
   reducer_.finish();
   return total_loss_;
 }
@@ -24,10 +25,11 @@ std::vector<float> LayerRunner::generate(const BatchView& batch) {
   return std::move(logits_);
 }
 
-void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass) {
+void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass,
+                      const StartUpdate& start_update) {
   total_loss_ = {};
   try {
-    queue(visits, batches, pass);
+    queue(visits, batches, pass, start_update);
   } catch (...) {
     // What is queued refers to `batches`: it must end before the caller's frame does.
     (void)streams_.compute.record().wait_noexcept();
@@ -36,11 +38,13 @@ void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchVie
   streams_.compute.record().wait();
 }
 
-void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass) {
+void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass,
+                        const StartUpdate& start_update) {
   std::vector<std::size_t> left(batches.size(), 0);  // visits of each micro-batch
   for (const Visit& visit : visits) ++left.at(visit.micro_batch);
   std::vector<bool> open(batches.size(), false);
-  for (const Action& action : plan_actions(visits, ahead_)) {
+  const UpdateTime time = start_update ? UpdateTime::DuringBackward : UpdateTime::AfterBackward;
+  for (const Action& action : plan_actions(visits, ahead_, time)) {
     switch (action.kind) {
       case Action::Kind::Unshard:
         groups_[action.index].unshard();
@@ -50,6 +54,9 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
         break;
       case Action::Kind::Reshard:
         groups_[action.index].reshard();
+        break;
+      case Action::Kind::Update:
+        groups_[action.index].update_until(start_update(action.index, reducer_.complete(action.index)));
         break;
       case Action::Kind::Run: {
         const std::size_t m = visits[action.index].micro_batch;

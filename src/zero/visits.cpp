@@ -9,6 +9,22 @@ bool contains(const std::vector<std::size_t>& values, std::size_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+// Per visit: the groups whose last visit it is, of those that get a gradient.
+std::vector<std::vector<std::size_t>> finished_groups(const std::vector<Visit>& visits) {
+  std::vector<std::vector<std::size_t>> finished(visits.size());
+  std::vector<std::size_t> seen;  // in a later visit
+  for (std::size_t v = visits.size(); v-- > 0;) {
+    for (const std::vector<std::size_t>* groups : {&visits[v].grad_groups, &visits[v].groups}) {
+      for (const std::size_t group : *groups) {
+        if (contains(seen, group)) continue;
+        seen.push_back(group);
+        finished[v].push_back(group);
+      }
+    }
+  }
+  return finished;
+}
+
 }  // namespace
 
 std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches, Accumulation accumulation) {
@@ -41,8 +57,10 @@ std::vector<Visit> forward_visits(const LayerCompute& compute) {
   return visits;
 }
 
-std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead) {
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time) {
   std::vector<Action> actions;
+  std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
+  if (time == UpdateTime::DuringBackward) updated = finished_groups(visits);
   std::vector<std::size_t> unsharded;  // or on the way
   const auto unshard_all = [&](const std::vector<std::size_t>& groups) {
     for (const std::size_t group : groups) {
@@ -69,6 +87,7 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
       std::erase(unsharded, group);
     }
     if (ahead == GatherAhead::One) unshard_all(next);
+    for (const std::size_t group : updated[v]) actions.push_back({Action::Kind::Update, group});
   }
   return actions;
 }
@@ -102,6 +121,18 @@ bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches
   return std::all_of(named.begin(), named.end(), [](std::size_t layers) { return layers <= 1; });
 }
 
+offload::Lane update_lane(UpdateTime time) {
+  switch (time) {
+    case UpdateTime::AfterBackward:
+      return offload::Lane::Gathers;
+    case UpdateTime::UnderForward:
+      return offload::Lane::Updates;
+    case UpdateTime::DuringBackward:
+      return offload::Lane::EarlyUpdates;
+  }
+  return offload::Lane::Gathers;
+}
+
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
@@ -124,7 +155,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
   const auto compute = [&](double duration) {
     (accesses.empty() ? before_the_first : accesses.back().seconds) += duration;
   };
-  const offload::Lane lane = time == UpdateTime::UnderForward ? offload::Lane::Updates : offload::Lane::Gathers;
+  const offload::Lane lane = update_lane(time);
   const auto add_update = [&](const UpdateShards& update) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
       if (!store.paged(piece)) return;
@@ -135,9 +166,10 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       compute(static_cast<double>(numel) * seconds.update_seconds_per_element);
     });
   };
-  std::size_t updated = 0;  // groups whose update has been added
+  std::size_t updated = 0;  // groups whose update has been added, where updates go in the order of the groups
   for (const Action& action : actions) {
     if (action.kind == Action::Kind::Run && action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+    if (action.kind == Action::Kind::Update && updates != nullptr) add_update((*updates)[action.index]);
     if (action.kind != Action::Kind::Unshard) continue;
     // The pipeline updates the groups in their order, which is that of their first gathers.
     while (updates != nullptr && time == UpdateTime::UnderForward && updated <= action.index) {
@@ -149,7 +181,9 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       if (store.paged({param, p})) accesses.push_back({{param, p}, offload::Access::Read});
     }
   }
-  for (; updates != nullptr && updated < updates->size(); ++updated) add_update((*updates)[updated]);
+  if (updates != nullptr && time != UpdateTime::DuringBackward) {
+    for (; updated < updates->size(); ++updated) add_update((*updates)[updated]);
+  }
   // A step repeats: what it computes before its first access follows the last one.
   if (!accesses.empty()) accesses.back().seconds += before_the_first;
   return accesses;

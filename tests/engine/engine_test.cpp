@@ -314,10 +314,61 @@ TEST_F(EngineTest, SkipsAStepWhoseGradientIsNotFinite) {
   EXPECT_EQ(engine->state().skipped, 1);
 }
 
+TEST_F(EngineTest, TrainsToTheSameBitsWheneverItsUpdatesRun) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  const auto add = [&](const Homes& homes, const std::string& name) -> EngineConfig& {
+    EngineConfig one = config(homes);
+    one.adamw.max_grad_norm = 0;
+    one.micro_batches = 2;
+    configs.push_back(squeezed(one));
+    names.push_back(homes.text() + " " + name);
+    return configs.back();
+  };
+  add(kAllDevice, "after backward").overlap_update = false;
+  for (const Homes& homes : kHomes) {
+    add(homes, "during backward");
+    EngineConfig& late = add(homes, "during backward, late streams");
+    late.adversarial_streams = true;
+    late.accumulation = Accumulation::Vertical;
+    late.device_budget = std::uint64_t{64} << 20;
+  }
+  add(kAllNvme, "delayed").delay_update = true;
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, EndsARunWhoseUpdatesHaveBegunWhenAGradientIsNotFinite) {
+  for (const bool delays : {false, true}) {
+    EngineConfig one = config(kAllNvme);
+    one.adamw.max_grad_norm = 0;
+    one.delay_update = delays;
+    const std::unique_ptr<Engine> engine = Engine::create(one);
+    const data::Batch batch = test::tiny_batch(3);
+    engine->train_step({&batch, 1}, std::numeric_limits<double>::infinity());  // ruins the weights
+    if (delays) {
+      EXPECT_TRUE(engine->train_step({&batch, 1}, 1e-2).skipped);
+      EXPECT_EQ(engine->state().skipped, 1);
+      continue;
+    }
+    for (int again = 0; again < 2; ++again) {
+      try {
+        engine->train_step({&batch, 1}, 1e-2);
+        FAIL() << "not noticed";
+      } catch (const DataError& error) {
+        EXPECT_NE(std::string(error.what()).find("the gradient of head is not finite"), std::string::npos)
+            << error.what();
+      }
+    }
+    EXPECT_EQ(engine->state().step, 1);
+  }
+}
+
 TEST_F(EngineTest, SkipsAStepWithNothingToLearnAndGoesOnAsIfItHadNotBeen) {
   std::vector<std::vector<std::uint32_t>> ends;
-  for (const bool idles : {false, true}) {
-    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(kAllNvme)));
+  for (const bool idles : {false, true, false, true}) {
+    EngineConfig one = config(kAllNvme);
+    if (ends.size() >= 2) one.adamw.max_grad_norm = 0;
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(one));
     const data::Batch batch = test::tiny_batch(3);
     engine->train_step({&batch, 1}, 1e-2);
     if (idles) {
@@ -330,6 +381,7 @@ TEST_F(EngineTest, SkipsAStepWithNothingToLearnAndGoesOnAsIfItHadNotBeen) {
     ends.push_back(tiny_parameter_bits(*engine));
   }
   EXPECT_TRUE(ends[0] == ends[1]);
+  EXPECT_TRUE(ends[2] == ends[3]) << "without clipping";
 }
 
 TEST_F(EngineTest, GeneratesTheSameTokensWhereverItsParametersLive) {

@@ -38,7 +38,7 @@ struct ToyOptions {
   std::size_t slot_bytes = kPageBytes;
   std::uint64_t look_ahead_pages = 0;
   zero::GatherAhead gather_ahead = zero::GatherAhead::One;
-  bool overlap_update = false;
+  zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
   HostDeviceOptions device = {};
 };
 
@@ -98,13 +98,15 @@ class ToyEngine {
       groups.emplace_back(*layouts[g], options.dtype, shards[g].param, compute.binding(g), store, *gather, comm,
                           streams(), counters);
     }
+    using NotFinite = zero::GradReducer::Options::NotFinite;
     const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size()),
-                                            zero::leading_contributions(visits, layouts.size()), accumulators.get()};
+                                            zero::leading_contributions(visits, layouts.size()), accumulators.get(),
+                                            during_backward() ? NotFinite::Fails : NotFinite::Counts};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(
         layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
-        counters, busy, options.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+        counters, busy, zero::update_lane(options.update_time));
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules();
     store.set_schedule(train_schedule, train_schedule);
@@ -117,8 +119,16 @@ class ToyEngine {
     for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m);
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
+    if (during_backward()) {
+      std::vector<Event> started;
+      const zero::LossSum loss = runner->train(visits, views, [&](std::size_t group, const Event& gradient) {
+        return started.emplace_back(pipeline->start(group, toy_step(steps), gradient));
+      });
+      updating = std::move(started);
+      return loss;
+    }
     const zero::LossSum loss = runner->train(visits, views);
-    if (!options.overlap_update) {
+    if (options.update_time == zero::UpdateTime::AfterBackward) {
       pipeline->step(toy_step(steps));
       return loss;
     }
@@ -153,6 +163,7 @@ class ToyEngine {
     return all;
   }
 
+  bool during_backward() const { return options.update_time == zero::UpdateTime::DuringBackward; }
   zero::UpdateSite site() const {
     return options.state_home == offload::TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
   }
@@ -277,12 +288,10 @@ class ToyEngine {
   }
 
   void make_schedules() {
-    const auto train = zero::plan_actions(visits, options.gather_ahead);
+    const auto train = zero::plan_actions(visits, options.gather_ahead, options.update_time);
     const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(
-                     store, shards, train, &updates, site(),
-                     options.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward));
+        "train", zero::scheduled_accesses(store, shards, train, &updates, site(), options.update_time));
     forward_schedule = std::make_shared<offload::Schedule>(
         "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
   }

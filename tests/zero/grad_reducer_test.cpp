@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <string>
+
 #include "core/error.h"
 #include "core/local_communicator.h"
 #include "support/plain_math.h"
@@ -19,7 +23,8 @@ constexpr std::size_t kNumel = 2 * ShardMath::kNormBlock + 3000;  // three piece
 struct Rig {
   Rig(TierKind home, DType dtype, DType home_dtype, std::size_t contributions, bool with_staging = true,
       HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial, std::size_t slot_bytes = kSlotBytes,
-      std::size_t summed_first = 1)
+      std::size_t summed_first = 1,
+      GradReducer::Options::NotFinite not_finite = GradReducer::Options::NotFinite::Counts)
       : tiers({.slots = offload::ShardStore::kMinSlots, .slot_bytes = slot_bytes, .device = {.mode = mode, .seed = 4}}),
         dtype_(dtype),
         layout({"g", {{"p", {static_cast<std::int64_t>(kNumel)}}}}, 1),
@@ -27,9 +32,9 @@ struct Rig {
         slots(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.numel() * bytes_of(dtype), 2}}),
         accumulators(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.shard_numel() * sizeof(float), 1}}),
         staging(allocate_host(tiers.host, 2 * slot_bytes, MemoryTag::Staging), slot_bytes),
-        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}, {summed_first}, &accumulators}, tiers.store,
-                slots, with_staging ? &staging : nullptr, comm, {*copy_in, *copy_out, *comm_stream, *compute}, adder,
-                math, math, counters) {}
+        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}, {summed_first}, &accumulators, not_finite},
+                tiers.store, slots, with_staging ? &staging : nullptr, comm,
+                {*copy_in, *copy_out, *comm_stream, *compute}, adder, math, math, counters) {}
 
   static float pattern(std::size_t i) { return static_cast<float>(i % 7) - 3; }
 
@@ -156,6 +161,42 @@ TEST(GradReducer, TheNormRefusesSlotsThatCutItsBlocks) {
   rig.contribute(1);
   rig.reducer.finish();
   EXPECT_THROW(rig.reducer.sum_of_squares(), ContractViolation);
+}
+
+TEST_P(EachGradHome, AGradientIsCompleteWithItsLastContribution) {
+  Rig rig(GetParam(), DType::BF16, DType::F32, 2);
+  for (int step = 0; step < 2; ++step) {
+    rig.contribute(1);
+    EXPECT_THROW((void)rig.reducer.complete(0), ContractViolation);
+    rig.contribute(2);
+    rig.reducer.complete(0).wait();
+    rig.expect_home(3);
+    rig.reducer.finish();
+    EXPECT_GT(rig.reducer.sum_of_squares(), 0);
+  }
+}
+
+TEST_P(EachGradHome, AGradientThatIsNotFiniteFailsItsGroupByNameWhereUpdatesBegin) {
+  using NotFinite = GradReducer::Options::NotFinite;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    Rig strict(GetParam(), dtype, DType::F32, 1, true, HostDeviceOptions::Mode::Adversarial, kSlotBytes, 1,
+               NotFinite::Fails);
+    strict.contribute(1);
+    strict.reducer.finish();
+    strict.contribute(kInfinity);
+    EXPECT_THROW(strict.reducer.complete(0).wait(), DataError);
+    try {
+      strict.reducer.finish();
+      FAIL() << "not noticed";
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("the gradient of g is not finite"), std::string::npos) << error.what();
+    }
+    Rig counting(GetParam(), dtype, DType::F32, 1);
+    counting.contribute(kInfinity);
+    counting.reducer.finish();
+    EXPECT_FALSE(std::isfinite(counting.reducer.sum_of_squares()));
+  }
 }
 
 TEST(GradReducer, AMissingContributionIsRefused) {

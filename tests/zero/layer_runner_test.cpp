@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "core/error.h"
 #include "support/toy_engine.h"
 
@@ -64,6 +67,25 @@ TEST(LayerRunner, AFailureInComputeIsThrownByTheCall) {
   engine.compute_stream->launch([] { throw DeviceError("the kernel failed"); });
   const BatchView view = batch.view();
   EXPECT_THROW((void)engine.runner->train(engine.visits, {&view, 1}), DeviceError);
+}
+
+TEST(LayerRunner, AGradientThatIsNotFiniteStopsTheUpdatesOfItsAndAllLaterGroups) {
+  ToyEngine engine({.dtype = DType::BF16, .update_time = UpdateTime::DuringBackward});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const FlatLayout& layout = engine.compute.layouts()[2];
+  std::vector<float> values = test::toy_parameters(layout);
+  values[layout.params()[0].offset] = nan;
+  test::write_shard(engine.store, engine.shards[2].param, test::encode(values, DType::BF16));
+  const auto before = engine.snapshot();
+  engine.store.set_schedule(engine.train_schedule);
+  try {
+    (void)engine.step();
+    FAIL() << "not noticed";
+  } catch (const DataError& error) {
+    // The last layer comes first in backward, and the loss itself is none.
+    EXPECT_NE(std::string(error.what()).find("the gradient of scale"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(engine.snapshot() == before);
 }
 
 TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {

@@ -241,10 +241,10 @@ TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
 }
 
 // The order in which updates and gathers touch pages then depends on the threads, the bits may not.
-TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
-  const auto [dtype, micro_batches, mode, accumulation] = GetParam();
+void expect_same_bits_with_updates(const Training& training, UpdateTime time) {
+  const auto [dtype, micro_batches, mode, accumulation] = training;
   constexpr int kSteps = 4;
-  Reference reference(dtype, 1, micro_batches, GetParam().head());
+  Reference reference(dtype, 1, micro_batches, training.head());
   std::vector<LossSum> losses;
   for (int i = 0; i < kSteps; ++i) losses.push_back(reference.step());
   const Snapshot expected = reference.snapshot();
@@ -258,9 +258,9 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
       options.blocks = 1;
       options.micro_batches = micro_batches;
       options.accumulation = accumulation;
-      options.head = GetParam().head();
+      options.head = training.head();
       options.device = {.mode = mode, .seed = seed++};
-      options.overlap_update = true;
+      options.update_time = time;
       SCOPED_TRACE(describe(options));
       const test::Watchdog watchdog(describe(options));
       ToyEngine engine(options);
@@ -276,6 +276,14 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
       expect_same(engine.snapshot(), expected);
     }
   });
+}
+
+TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
+  expect_same_bits_with_updates(GetParam(), UpdateTime::UnderForward);
+}
+
+TEST_P(Placement, TrainsTheSameBitsWhenEachUpdateRunsAsSoonAsItsGradientIsComplete) {
+  expect_same_bits_with_updates(GetParam(), UpdateTime::DuringBackward);
 }
 
 // A tied table gets the head's contributions first and then the embedding's: one order, wherever shards live.
@@ -475,6 +483,7 @@ TEST(PlacementTraffic, AnUpdateOnTheDeviceBringsGradientsAndTakesParametersBack)
 bool fails(ToyEngine& engine) {
   try {
     for (int i = 0; i < 2; ++i) (void)engine.step();
+    engine.settle();
     engine.store.drain();
   } catch (const IoError& error) {
     EXPECT_EQ(error.failure().hint, "Injected by the test.");
@@ -492,6 +501,7 @@ TEST(PlacementFailure, AFailedRequestEndsTrainingWithItsErrorAndNothingHangs) {
                                  .dtype = DType::BF16,
                                  .slots = 7,
                                  .look_ahead_pages = nth / 2 % 4,
+                                 .update_time = static_cast<UpdateTime>(nth % 3),
                                  .device = {.mode = mode, .seed = nth}};
         SCOPED_TRACE(std::string(read ? "read " : "write ") + std::to_string(nth) + ": " + describe(options));
         const test::Watchdog watchdog(describe(options));

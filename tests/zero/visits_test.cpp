@@ -117,6 +117,9 @@ void check_actions(const std::vector<Visit>& visits, const std::vector<Action>& 
         EXPECT_TRUE(unsharded.contains(action.index));
         EXPECT_TRUE(bound.insert(action.index).second) << "group " << action.index << " is bound twice";
         break;
+      case Kind::Update:
+        ADD_FAILURE() << "nobody asked for updates";
+        break;
       case Kind::Reshard:
         EXPECT_EQ(bound.erase(action.index), 1U);
         EXPECT_EQ(unsharded.erase(action.index), 1U);
@@ -195,6 +198,56 @@ TEST(PlanActions, AGroupThatNeighbouringVisitsNeedStaysUnsharded) {
     EXPECT_EQ(std::count_if(actions.begin(), actions.end(), [](const Action& a) { return a.kind == Kind::Unshard; }),
               1);
   }
+}
+
+TEST(PlanActions, AnUpdateDuringBackwardFollowsTheLastVisitOfItsGroup) {
+  for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+    for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+      const std::vector<Visit> visits = train_visits(ToyCompute(2, DType::F32), 2, accumulation);
+      std::vector<std::size_t> updated;
+      std::set<std::size_t> unsharded;
+      std::size_t ran = 0;
+      for (const Action& action : plan_actions(visits, ahead, UpdateTime::DuringBackward)) {
+        if (action.kind == Kind::Run) ran = action.index;
+        if (action.kind == Kind::Unshard) unsharded.insert(action.index);
+        if (action.kind == Kind::Reshard) unsharded.erase(action.index);
+        if (action.kind != Kind::Update) continue;
+        EXPECT_FALSE(unsharded.contains(action.index)) << "group " << action.index;
+        updated.push_back(action.index);
+        for (std::size_t v = 0; v < visits.size(); ++v) {
+          const bool contributes = std::ranges::count(visits[v].grad_groups, action.index) > 0;
+          if (contributes || std::ranges::count(visits[v].groups, action.index) > 0) {
+            EXPECT_LE(v, ran) << "group " << action.index;
+          }
+        }
+      }
+      EXPECT_EQ(updated, (std::vector<std::size_t>{3, 2, 1, 0})) << "in the order of backward";
+    }
+  }
+}
+
+TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
+  test::StoreRig rig({.slots = 16});
+  std::vector<GroupShards> shards;
+  std::vector<UpdateShards> updates;
+  for (int g = 0; g < 2; ++g) {
+    const offload::ShardId param = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
+    const offload::ShardId grad = rig.add(FlatLayout::kShardAlignment, TierKind::Host, DType::BF16);
+    shards.push_back({param, grad, {}});
+    updates.push_back({param, offload::Access::Write, grad, {}});
+  }
+  const std::vector<Visit> visits = {{0, 1, Direction::Backward, {1}, {1}}, {0, 0, Direction::Backward, {0}, {0}}};
+  const auto time = UpdateTime::DuringBackward;
+  const auto list = scheduled_accesses(rig.store, shards, plan_actions(visits, GatherAhead::None, time), &updates,
+                                       UpdateSite::Host, time);
+  std::vector<std::pair<std::uint32_t, offload::Lane>> order;
+  for (const offload::ScheduledAccess& access : list) order.emplace_back(access.piece.shard.index, access.lane);
+  const std::uint32_t first = shards[0].param.index;
+  const std::uint32_t second = shards[1].param.index;
+  EXPECT_EQ(order, (decltype(order){{second, offload::Lane::Gathers},
+                                    {second, offload::Lane::EarlyUpdates},
+                                    {first, offload::Lane::Gathers},
+                                    {first, offload::Lane::EarlyUpdates}}));
 }
 
 TEST(ScheduledAccesses, AreWhatTheStoreSeesForEveryPlacement) {
