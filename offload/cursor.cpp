@@ -9,9 +9,10 @@ void Cursor::start(const Schedule* schedule) {
   position_ = 0;
   next_ = {};
   if (schedule_ == nullptr) return;
-  next_[lane_index(Lane::Gathers)] = schedule_->next_of_lane(Lane::Gathers, 0);
-  next_[lane_index(Lane::Updates)] = schedule_->next_of_lane(Lane::Updates, schedule_->size());
-  position_ = std::min(next_[0], next_[1]);
+  for (const Lane lane : {Lane::Gathers, Lane::Updates, Lane::EarlyUpdates}) {
+    next_[lane_index(lane)] = schedule_->next_of_lane(lane, lane == Lane::Updates ? schedule_->size() : 0);
+  }
+  position_ = *std::min_element(next_.begin(), next_.end());
 }
 
 std::uint64_t Cursor::next_use(PieceId piece) const {
@@ -35,7 +36,7 @@ Cursor::Followed Cursor::follow(PieceId piece, Lane lane, const std::function<vo
     on_made(next);
     next = schedule_->next_of_lane(lane, next + 1);
   }
-  position_ = std::min(next_[0], next_[1]);
+  position_ = *std::min_element(next_.begin(), next_.end());
   return followed;
 }
 

@@ -12,12 +12,12 @@ namespace strata::offload {
 // Of one thread. The schedule must outlive its use here; null: there is none.
 class Cursor {
  public:
-  // To the beginning: gathers at their first access, updates at that of the second repetition (see Lane).
+  // To the beginning: each lane at its first access, Lane::Updates at that of the second repetition.
   void start(const Schedule* schedule);
 
   // The first access that was not made yet; schedule positions before it are past. Requires: there is a schedule.
   std::uint64_t position() const { return position_; }
-  // Whether a lane that is ahead of the other one has made this access. Requires: at >= position().
+  // Whether a lane that is ahead of others has made this access. Requires: at >= position().
   bool made(std::uint64_t at) const { return at < next_[lane_index(schedule_->at(at).lane)]; }
   // First access to `piece` that was not made yet; kNever when there is none, or no schedule.
   std::uint64_t next_use(PieceId piece) const;
@@ -34,7 +34,7 @@ class Cursor {
 
   const Schedule* schedule_ = nullptr;
   std::array<std::uint64_t, kScheduleLanes> next_{};  // the next access of each lane
-  std::uint64_t position_ = 0;                        // the smaller of them
+  std::uint64_t position_ = 0;                        // the smallest of them
 };
 
 }  // namespace strata::offload

@@ -15,10 +15,10 @@
 namespace strata::offload {
 
 // Accesses of one thread come in their order; those of two lanes may pass each other. Updates run on a thread of their
-// own under the next forward, so their accesses belong to the repetition that begins with that forward: the first
-// repetition has none.
-enum class Lane : std::uint8_t { Gathers, Updates };
-inline constexpr std::size_t kScheduleLanes = 2;
+// own: under the next forward, so that their accesses belong to the repetition that begins with that forward and the
+// first repetition has none, or early, during the backward of their own step.
+enum class Lane : std::uint8_t { Gathers, Updates, EarlyUpdates };
+inline constexpr std::size_t kScheduleLanes = 3;
 
 struct ScheduledAccess {
   PieceId piece;

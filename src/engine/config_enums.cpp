@@ -34,6 +34,9 @@ constexpr std::array kSaveStrategies = {Named{"no", SaveStrategy::No}, Named{"st
 constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
                                   Named{"fp32", ComputeChoice::Fp32}};
+constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
+                                       Named{"horizontal", AccumulationChoice::Horizontal},
+                                       Named{"vertical", AccumulationChoice::Vertical}};
 constexpr std::array kBackends = {Named{"auto", IoBackendChoice::Auto}, Named{"uring", IoBackendChoice::Uring},
                                   Named{"threads", IoBackendChoice::Threads}};
 constexpr std::array kTierNames = {Named{"device", TierKind::Device}, Named{"host", TierKind::Host},
@@ -78,6 +81,9 @@ EnumTable<DeviceChoice> table_of(DeviceChoice) {
 }
 EnumTable<ComputeChoice> table_of(ComputeChoice) {
   return {kComputes, " fp16 "};
+}
+EnumTable<AccumulationChoice> table_of(AccumulationChoice) {
+  return {kAccumulations, ""};
 }
 EnumTable<IoBackendChoice> table_of(IoBackendChoice) {
   return {kBackends, " gds "};
@@ -137,6 +143,10 @@ void read_value(const YAML::Node& node, ComputeChoice& out) {
   out = enum_from<ComputeChoice>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, AccumulationChoice& out) {
+  out = enum_from<AccumulationChoice>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, IoBackendChoice& out) {
   out = enum_from<IoBackendChoice>(scalar_text(node));
 }
@@ -191,6 +201,10 @@ std::string write_value(ComputeChoice value) {
   return enum_name(value);
 }
 
+std::string write_value(AccumulationChoice value) {
+  return enum_name(value);
+}
+
 std::string write_value(IoBackendChoice value) {
   return enum_name(value);
 }
@@ -241,6 +255,10 @@ std::string syntax_of(DeviceChoice device) {
 
 std::string syntax_of(ComputeChoice type) {
   return choices_of(type);
+}
+
+std::string syntax_of(AccumulationChoice choice) {
+  return choices_of(choice);
 }
 
 std::string syntax_of(IoBackendChoice backend) {

@@ -136,6 +136,7 @@ void Engine::Impl::add_shards() {
 void Engine::Impl::wire() {
   gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
   grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
+  grad_sum_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_sum_slots);
   const std::vector<zero::FlatLayout>& layouts = compute_->layouts();
   std::vector<const zero::FlatLayout*> pointers;
   groups_.reserve(layouts.size());
@@ -144,16 +145,20 @@ void Engine::Impl::wire() {
     groups_.emplace_back(layouts[g], config.param_type, shards_[g].param, compute_->binding(g), *store_, *gather_slots_,
                          comm_, streams(), counters_);
   }
-  const std::vector<zero::Visit> train =
-      zero::train_visits(*compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0));
-  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size())};
+  const std::vector<zero::Visit> train = zero::train_visits(
+      *compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0), plan.accumulation);
+  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
+                                     zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
+  if (update_time() == zero::UpdateTime::DuringBackward) {
+    options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
+  }
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
-  pipeline_ = std::make_unique<zero::OptimizerPipeline>(
-      pointers, updates_, site_, *store_, optimizer_, optimizer_,
-      device_staging_.empty() ? nullptr : device_staging_.data(), comm_.rank(), *update_stream_, update_thread_,
-      counters_, busy_, config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, optimizer_, optimizer_,
+                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
+                                                        comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
+                                                        zero::update_lane(update_time()));
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_visits_ = train;
@@ -175,8 +180,8 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
   }
   seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
   const std::vector<offload::TimedAccess> accesses =
-      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead), &updates_, site_, seconds,
-                           config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
+      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_,
+                           site_, seconds, update_time());
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
   PagePlan pages =
@@ -224,6 +229,19 @@ StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) c
   return context;
 }
 
+zero::LossSum Engine::Impl::run_micro_batches(std::span<const zero::BatchView> views, double learning_rate,
+                                              double tokens) {
+  if (update_time() != zero::UpdateTime::DuringBackward || !(tokens > 0)) return runner_->train(train_visits_, views);
+  const StepContext context = step_context(learning_rate, static_cast<float>(1 / tokens));
+  std::vector<Event> started;
+  const zero::LossSum loss = runner_->train(train_visits_, views, [&](std::size_t group, const Event& gradient) {
+    return started.emplace_back(pipeline_->start(group, context, gradient));
+  });
+  settle();  // long done: every layer has waited for its own update
+  updating_ = std::move(started);
+  return loss;
+}
+
 StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches, double learning_rate) {
   STRATA_EXPECTS(config.training, "this engine was made without training");
   STRATA_EXPECTS(micro_batches.size() == static_cast<std::size_t>(config.micro_batches),
@@ -248,24 +266,25 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   }
   // Gradients are sums; the one scale of the step is known before forward, over all ranks.
   comm_.all_reduce_sum({&tokens, 1});
-  const zero::LossSum loss = runner_->train(views);
+  const zero::LossSum loss = run_micro_batches(views, learning_rate, tokens);
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
-  const Clock::time_point norm_start = Clock::now();
   const double norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
-  const double norm_seconds = seconds_between(norm_start, Clock::now());
   summary.grad_norm = norm;
   summary.skipped = !(tokens > 0) || !std::isfinite(norm);
-  settle();  // long done: every layer has waited for its own update
   if (summary.skipped) {
+    settle();
     ++state.skipped;
   } else {
-    // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
-    const double max_norm = config.adamw.max_grad_norm;
-    const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
-    for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
+    if (update_time() != zero::UpdateTime::DuringBackward) {
+      settle();  // long done: every layer has waited for its own update
+      // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+      const double max_norm = config.adamw.max_grad_norm;
+      const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+      updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
+      for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
+    }
     ++state.step;
     if (!config.overlap_update) settle();
   }
@@ -274,8 +293,8 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.seconds = seconds_between(reported_at_, end);
   summary.forward_seconds = busy.of(zero::Work::Forward);
   summary.backward_seconds = busy.of(zero::Work::Backward);
-  summary.optimizer_seconds = busy.of(zero::Work::Update) + norm_seconds;
-  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any - norm_seconds);
+  summary.optimizer_seconds = busy.of(zero::Work::Update);
+  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any);
   reported_at_ = end;
   add_traffic(summary);
   if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning

@@ -24,12 +24,13 @@ struct StepSummary {
   double grad_norm = 0;     // of the mean gradient, before clipping
   bool skipped = false;     // a gradient was not finite (or nothing was to be learnt): no bit of any state changed
   // Since the step before ended. Where updates run under the next forward (EngineConfig::overlap_update), this and all
-  // below hold the update of the step before instead of this one's.
+  // below hold the update of the step before instead of this one's; where they run during backward, what was done of it
+  // by then.
   double seconds = 0;
   double forward_seconds = 0;  // compute only
   double backward_seconds = 0;
   double optimizer_seconds = 0;
-  double stall_seconds = 0;  // none of the three was running
+  double stall_seconds = 0;       // none of the three was running
   double stall_nvme_seconds = 0;  // of those, at most what callers waited for pages
   // The step's time if compute and every drive overlapped fully, each at the rate it was measured at (a tuned drive's
   // profile, else the best rates of this run); absent while a rate is unknown. And which of them it is.
@@ -64,8 +65,10 @@ class Engine {
   static MemoryPlan plan(const EngineConfig& config);
   ~Engine();
 
-  // Forward, backward and update of one global batch. May return before the update has ended; whatever needs its
-  // result waits for it, and the next call throws what it failed with. Requires: micro_batches.size() == config.micro_batches.
+  // Forward, backward and update of one global batch. Throws: DataError when a gradient is not finite and updates have
+  // begun (EngineConfig::delay_update), and the engine is of no more use. May return before the update has ended;
+  // whatever needs its result waits for it, and the next call throws what it failed with. Requires:
+  // micro_batches.size() == config.micro_batches.
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
   // Blocks until the update that may still run has ended. The next step's times and bytes begin here.
   void wait();

@@ -19,6 +19,10 @@ namespace strata::engine {
 enum class Compute : std::uint8_t { Auto, ParamType, Fp32 };
 enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
 
+// Order of several micro-batches (zero::Accumulation). With tied embeddings the two orders differ in the last bits, so
+// there Auto is horizontal; else it is vertical where that moves fewer bytes and fits.
+enum class Accumulation : std::uint8_t { Auto, Horizontal, Vertical };
+
 struct AdamWConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -41,6 +45,7 @@ struct EngineConfig {
   std::int64_t batch_size = 1;
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
+  Accumulation accumulation = Accumulation::Auto;
   AdamWConfig adamw;
   OptimizerConfig optimizer;  // which one, and how its states are stored; changes bits but for an exact master
 
@@ -56,8 +61,12 @@ struct EngineConfig {
   std::optional<unsigned> io_queue_depth;
   std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
   bool nvme_checksums = false;
-  // The next forward begins while the update still runs; each layer waits for its own. Changes no bit.
+  // Updates run beside forward and backward; each layer's next forward waits for its own. Without clipping they begin
+  // during backward, each as soon as its gradient is complete; with clipping, or `delay_update`, under the next
+  // forward. Changes no bit. A step whose gradient is not finite is skipped, but where updates begin during backward it
+  // throws DataError and ends the run: later layers are updated by then.
   bool overlap_update = true;
+  bool delay_update = false;
   Trace* trace = nullptr;  // gets compute, updates and every drive request; must outlive the engine; null = none
 
   std::size_t adam_threads = 0;     // 0: as many as there are usable CPUs; none of these changes bits

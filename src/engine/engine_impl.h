@@ -78,6 +78,13 @@ class Engine::Impl {
   // Other modes than Train wait for the updates that are under way.
   void use_schedule(Mode mode);
   void settle();
+  zero::UpdateTime update_time() const {
+    if (!config.overlap_update) return zero::UpdateTime::AfterBackward;
+    const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update;
+    return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
+  }
+  // Forward and backward; with updates during backward they are under way when it returns.
+  zero::LossSum run_micro_batches(std::span<const zero::BatchView> views, double learning_rate, double tokens);
   // What links and pages have done so far.
   struct Meters {
     BlobStoreStats nvme;
@@ -132,6 +139,7 @@ class Engine::Impl {
   std::unique_ptr<offload::ShardStore> store_;
   std::unique_ptr<zero::DeviceSlots> gather_slots_;
   std::unique_ptr<zero::DeviceSlots> grad_slots_;
+  std::unique_ptr<zero::DeviceSlots> grad_sum_slots_;
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
   const std::vector<StateSpec> states_;  // of the optimizer; empty without training

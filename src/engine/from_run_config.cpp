@@ -15,6 +15,18 @@ Compute compute_of(ComputeChoice choice) {
   return Compute::Auto;
 }
 
+Accumulation accumulation_of(AccumulationChoice choice) {
+  switch (choice) {
+    case AccumulationChoice::Auto:
+      return Accumulation::Auto;
+    case AccumulationChoice::Horizontal:
+      return Accumulation::Horizontal;
+    case AccumulationChoice::Vertical:
+      return Accumulation::Vertical;
+  }
+  return Accumulation::Auto;
+}
+
 // A split class has its home on nvme, but for the share that stays in host memory.
 void split(const StrataConfig::Placement::Split& shares, std::optional<offload::TierKind>& home, double& host_share) {
   if (!shares.given()) return;
@@ -45,6 +57,8 @@ EngineConfig engine_config(const RunConfig& run) {
   config.batch_size = run.per_device_train_batch_size;
   config.max_tokens = run.max_seq_length;
   config.micro_batches = run.gradient_accumulation_steps;
+  config.accumulation = accumulation_of(run.strata.accumulation);
+  config.delay_update = run.strata.delay_update;
   config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
   config.optimizer = {run.optim, run.strata.optimizer_states.master, run.strata.optimizer_states.moments};
   config.device_budget = run.strata.budgets.device;

@@ -10,12 +10,12 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "engine/machine.h"
+#include "engine/parts.h"
 #include "engine/random_weights.h"
 #include "hf/export.h"
 #include "hf/file_handle.h"
 #include "hf/model_config.h"
 #include "hf/safetensors.h"
-#include "models/decoder.h"
 
 namespace strata::engine {
 namespace {
@@ -30,10 +30,8 @@ constexpr std::uint64_t kHeaderBytes = 1024;  // of a tensor in headers and inde
 
 std::vector<hf::TensorToWrite> tensors_of(const fs::path& config, DType dtype) {
   const std::string text = hf::read_text_file(config, kMaxConfigBytes);
-  const std::unique_ptr<zero::Model> model =
-      models::make_decoder(hf::parse_model_config(text, config.string()), models::DecoderOptions{});
   std::vector<hf::TensorToWrite> tensors;
-  for (const zero::GroupDecl& group : model->groups()) {
+  for (const zero::GroupDecl& group : parameter_groups(hf::parse_model_config(text, config.string()))) {
     for (const zero::ParamDecl& param : group.params) tensors.push_back({param.name, dtype, param.shape});
   }
   return tensors;

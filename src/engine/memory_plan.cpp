@@ -31,8 +31,17 @@ struct Totals {
   std::uint64_t param = 0;
   std::uint64_t grad = 0;
   std::uint64_t optimizer = 0;
-  std::uint64_t visits_read = 0;  // bytes of parameters gathered in one step
-  std::uint64_t grads_sent = 0;   // bytes of flat gradients made in one step
+};
+
+// The visits of a step in one order, and what follows from it.
+struct Order {
+  zero::Accumulation accumulation = zero::Accumulation::Horizontal;
+  std::vector<zero::Visit> visits;
+  std::uint64_t gathered = 0;       // bytes of parameters gathered in one step
+  std::uint64_t grads_sent = 0;     // bytes of gradients that go to a host home in one step
+  bool sums_on_device = false;      // before they go
+  bool grads_need_staging = false;  // on a host home
+  std::uint64_t open_bytes = 0;     // of activations, beyond those of one micro-batch
 };
 
 struct Candidate {
@@ -43,48 +52,45 @@ struct Candidate {
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), training_(!request.states.empty()) {
-    const zero::LayerCompute& compute = *request.compute;
-    visits_ = training_ ? zero::train_visits(compute, request.micro_batches) : zero::forward_visits(compute);
-    for (const zero::FlatLayout& layout : compute.layouts()) {
+    for (const zero::FlatLayout& layout : request.compute->layouts()) {
       group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
-    }
-    const std::vector<std::size_t> contributions = zero::count_contributions(visits_, group_bytes_.size());
-    grad_type_ = request.micro_batches > 1 ? DType::F32 : request.param_type;
-    for (std::size_t g = 0; g < group_bytes_.size(); ++g) {
-      const std::uint64_t numel = compute.layouts()[g].shard_numel();
+      const std::uint64_t numel = layout.shard_numel();
+      sum_bytes_.push_back(numel * bytes_of(DType::F32));
       totals_.param += numel * bytes_of(request.param_type);
       if (!training_) continue;
-      totals_.grad += numel * bytes_of(grad_type_);
-      for (const StateSpec& state : request.states) totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
-      grads_need_staging_ |= zero::GradReducer::needs_staging(request.param_type, grad_type_, contributions[g]);
+      totals_.grad += numel * bytes_of(grad_type());
+      for (const StateSpec& state : request.states)
+        totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
     }
-    for (const zero::Visit& visit : visits_) {
-      for (const std::size_t g : visit.groups) totals_.visits_read += group_bytes_[g];
-      for (const std::size_t g : visit.grad_groups) totals_.grads_sent += group_bytes_[g];
-    }
+    const bool either = !request.accumulation && training_ && request.micro_batches > 1 &&
+                        zero::same_sums_vertically(*request.compute, request.micro_batches);
+    orders_.push_back(order_of(request.accumulation.value_or(zero::Accumulation::Horizontal)));
+    if (either) orders_.push_back(order_of(zero::Accumulation::Vertical));
   }
 
   // The cheapest plan that fits, or nothing.
   std::optional<MemoryPlan> best() const {
     std::optional<Candidate> best;
-    for (const Placement& placement : placements()) {
-      for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
-        MemoryPlan plan = minimal(placement, ahead, smallest_slot());
-        if (!fits(plan)) continue;
-        use_spare_host_memory(plan);
-        const double cost = cost_of(plan);
-        if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
+    for (const Order& order : orders_) {
+      for (const Placement& placement : placements()) {
+        for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
+          MemoryPlan plan = minimal(order, placement, ahead);
+          if (!fits(plan)) continue;
+          use_spare_host_memory(plan, order);
+          const double cost = cost_of(plan, order);
+          if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
+        }
       }
     }
     if (!best) return std::nullopt;
     return std::move(best->plan);
   }
 
-  // The plan whose needs exceed the budgets least: what a refusal recommends.
+  // The plan whose needs exceed the budgets least: what a refusal recommends. The first order needs the least.
   MemoryPlan closest() const {
     std::optional<Candidate> best;
     for (const Placement& placement : placements()) {
-      MemoryPlan plan = minimal(placement, zero::GatherAhead::None, smallest_slot());
+      MemoryPlan plan = minimal(orders_.front(), placement, zero::GatherAhead::None);
       double missing = 0;
       for (std::size_t t = 0; t < offload::kTiers; ++t) {
         if (plan.need[t] > plan.budgets[t]) missing += static_cast<double>(plan.need[t] - plan.budgets[t]);
@@ -95,6 +101,32 @@ class Planner {
   }
 
  private:
+  DType grad_type() const { return request_.micro_batches > 1 ? DType::F32 : request_.param_type; }
+
+  Order order_of(zero::Accumulation accumulation) const {
+    const zero::LayerCompute& compute = *request_.compute;
+    Order order;
+    order.accumulation = accumulation;
+    order.visits =
+        training_ ? zero::train_visits(compute, request_.micro_batches, accumulation) : zero::forward_visits(compute);
+    for (const zero::Action& action : zero::plan_actions(order.visits, zero::GatherAhead::None)) {
+      if (action.kind == zero::Action::Kind::Unshard) order.gathered += group_bytes_[action.index];
+    }
+    if (!training_) return order;
+    const std::vector<std::size_t> all = zero::count_contributions(order.visits, group_bytes_.size());
+    const std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
+    for (std::size_t g = 0; g < all.size(); ++g) {
+      order.grads_sent +=
+          first[g] > 1 ? sum_bytes_[g] + (all[g] - first[g]) * group_bytes_[g] : all[g] * group_bytes_[g];
+      order.sums_on_device |= first[g] > 1;
+      order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
+    }
+    if (accumulation == zero::Accumulation::Vertical) {
+      order.open_bytes = (request_.micro_batches - 1) * request_.open_micro_batch_bytes;
+    }
+    return order;
+  }
+
   std::vector<Placement> placements() const {
     std::vector<Placement> result;
     const bool has_nvme = request_.budgets[index(TierKind::Nvme)] > 0;
@@ -138,18 +170,19 @@ class Planner {
     plan.rows.push_back(std::move(row));
   }
 
-  MemoryPlan minimal(const Placement& placement, zero::GatherAhead ahead, std::uint64_t slot_bytes) const {
+  MemoryPlan minimal(const Order& order, const Placement& placement, zero::GatherAhead ahead) const {
     MemoryPlan plan;
+    plan.accumulation = order.accumulation;
     plan.placement = placement;
     plan.ahead = ahead;
-    plan.grad_type = grad_type_;
+    plan.grad_type = grad_type();
     plan.budgets = request_.budgets;
-    plan.slot_bytes = slot_bytes;
+    plan.slot_bytes = smallest_slot();
     plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
     plan.slots = plan.pins_at_once;
     const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
     std::vector<std::vector<std::size_t>> gathered, made;
-    for (const zero::Visit& visit : visits_) {
+    for (const zero::Visit& visit : order.visits) {
       gathered.push_back(visit.groups);
       made.push_back(visit.grad_groups);
     }
@@ -157,18 +190,19 @@ class Planner {
       plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
     }
     if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
-    if (training_ && grads_need_staging_ && placement.grad == TierKind::Host) {
-      plan.grad_staging_slots = kGradStagingSlots;
+    if (placement.grad == TierKind::Host) {
+      if (order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
+      if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
     }
     if (training_ && placement.optimizer == TierKind::Device &&
         (placement.param != TierKind::Device || placement.grad != TierKind::Device)) {
       plan.device_staging_slots = 2;
     }
-    fill_rows(plan);
+    fill_rows(plan, order);
     return plan;
   }
 
-  void fill_rows(MemoryPlan& plan) const {
+  void fill_rows(MemoryPlan& plan, const Order& order) const {
     plan.rows.clear();
     plan.need = {};
     const HostShares shares = host_shares(plan.placement);
@@ -177,7 +211,8 @@ class Planner {
     add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer, shares.optimizer);
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
-    add_row(plan, "activations", TierKind::Device, request_.activation_bytes);
+    add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
+    add_row(plan, "activations", TierKind::Device, request_.activation_bytes + order.open_bytes);
     add_row(plan, "update staging", TierKind::Device, plan.device_staging_slots * plan.slot_bytes);
     add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
     add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
@@ -200,7 +235,7 @@ class Planner {
     HostShares shares;
     if (placement.param_host_share == 0 && placement.optimizer_host_share == 0) return shares;
     for (const GroupSpecs& group :
-         shard_specs(request_.compute->layouts(), placement, request_.param_type, grad_type_, request_.states)) {
+         shard_specs(request_.compute->layouts(), placement, request_.param_type, grad_type(), request_.states)) {
       shares.param += host_bytes(group.param);
       for (const offload::ShardSpec& state : group.states) shares.optimizer += host_bytes(state);
     }
@@ -214,7 +249,7 @@ class Planner {
   }
 
   // Larger slots make larger requests; more slots cache what would be read again.
-  void use_spare_host_memory(MemoryPlan& plan) const {
+  void use_spare_host_memory(MemoryPlan& plan, const Order& order) const {
     if (on_nvme(plan) > 0) {
       const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
       if (!request_.slot_bytes) {
@@ -222,27 +257,27 @@ class Planner {
         const std::uint64_t parts = 48 + plan.grad_staging_slots;
         const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
         plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
-        if (!fits_with(plan)) plan.slot_bytes = kSlotGranule;
-        fill_rows(plan);
+        if (!fits_with(plan, order)) plan.slot_bytes = kSlotGranule;
+        fill_rows(plan, order);
       }
       const std::uint64_t left = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
       const std::uint64_t useful = on_nvme(plan) / plan.slot_bytes + 64;
       plan.slots += std::min(left / plan.slot_bytes, useful);
-      fill_rows(plan);
+      fill_rows(plan, order);
     }
     const std::uint64_t pages = plan.slots * plan.slot_bytes;
     // What is read ahead is not in the cache: half of the pages at most, and no more than covers a drive's latency.
     plan.look_ahead_bytes = request_.look_ahead_bytes.value_or(std::min<std::uint64_t>(pages / 2, 256_MiB));
   }
 
-  bool fits_with(MemoryPlan plan) const {
-    fill_rows(plan);
+  bool fits_with(MemoryPlan plan, const Order& order) const {
+    fill_rows(plan, order);
     return fits(plan);
   }
 
   // Seconds of an imagined machine whose drive moves 2 GB/s and whose link moves 20: only the order of the plans
   // matters.
-  double cost_of(MemoryPlan& plan) const {
+  double cost_of(MemoryPlan& plan, const Order& order) const {
     const std::uint64_t resident = on_nvme(plan);
     const std::uint64_t cache = plan.slots * plan.slot_bytes;
     const double missing =
@@ -252,7 +287,7 @@ class Planner {
     if (plan.placement.param == TierKind::Nvme) {
       const double on_drive =
           1 - static_cast<double>(shares.param) / static_cast<double>(std::max<std::uint64_t>(totals_.param, 1));
-      read += static_cast<std::uint64_t>(static_cast<double>(totals_.visits_read) * on_drive);
+      read += static_cast<std::uint64_t>(static_cast<double>(order.gathered) * on_drive);
       written += training_ ? totals_.param - shares.param : 0;
     }
     if (plan.placement.optimizer == TierKind::Nvme) {
@@ -261,8 +296,8 @@ class Planner {
     }
     plan.nvme_read_per_step = static_cast<std::uint64_t>(static_cast<double>(read) * missing);
     plan.nvme_written_per_step = static_cast<std::uint64_t>(static_cast<double>(written) * missing);
-    plan.link_per_step = (plan.placement.param != TierKind::Device ? totals_.visits_read : 0) +
-                         (plan.placement.grad != TierKind::Device ? totals_.grads_sent : 0) +
+    plan.link_per_step = (plan.placement.param != TierKind::Device ? order.gathered : 0) +
+                         (plan.placement.grad != TierKind::Device ? order.grads_sent : 0) +
                          (crosses_for_update(plan.placement) ? totals_.param + totals_.grad : 0);
     const double seconds = static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / 2e9 +
                            static_cast<double>(plan.link_per_step) / 20e9;
@@ -278,11 +313,10 @@ class Planner {
 
   const PlanRequest& request_;
   const bool training_;
-  std::vector<zero::Visit> visits_;
-  std::vector<std::uint64_t> group_bytes_;
-  DType grad_type_ = DType::F32;
-  bool grads_need_staging_ = false;
+  std::vector<std::uint64_t> group_bytes_;  // flat, in the group's type
+  std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
   Totals totals_;
+  std::vector<Order> orders_;  // that the plan may choose from
 };
 
 std::string budget_line(const MemoryPlan& plan) {

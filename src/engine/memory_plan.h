@@ -21,7 +21,10 @@ struct PlanRequest {
   DType param_type = DType::BF16;
   std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
   std::size_t micro_batches = 1;
+  // Absent: the plan chooses; never one that changes bits.
+  std::optional<zero::Accumulation> accumulation;
   std::uint64_t activation_bytes = 0;                       // upper bound of torch's tensors, of any mode that will run
+  std::uint64_t open_micro_batch_bytes = 0;                 // what each further open micro-batch adds to them
   PerTier budgets{};                                        // 0 for nvme: there is no such tier
   std::optional<offload::TierKind> param, grad, optimizer;  // wanted homes; the plan chooses the others
   double param_host_share = 0;                              // of Placement, where the home is nvme
@@ -38,9 +41,11 @@ struct PlanRow {
 struct MemoryPlan {
   Placement placement;
   zero::GatherAhead ahead = zero::GatherAhead::One;
+  zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   DType grad_type = DType::F32;  // of gradients at home
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
+  std::vector<zero::SlotClass> grad_sum_slots;  // for gradients that are summed on the device before they travel
   std::uint64_t slot_bytes = 0;
   std::size_t slots = 0;         // pages in host memory
   std::size_t pins_at_once = 0;  // of those, in use by an update at once: the fewest that do

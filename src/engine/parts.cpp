@@ -52,8 +52,13 @@ ModelParts make_model_parts(const EngineConfig& config) {
   options.loss_chunk_tokens = config.loss_chunk_tokens;
   std::unique_ptr<zero::Model> model = models::make_decoder(parts.config, options);
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
+  parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
   parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, 1);
   return parts;
+}
+
+std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config) {
+  return models::make_decoder(config, models::DecoderOptions{})->groups();
 }
 
 PerTier resolve_budgets(const EngineConfig& config) {
@@ -92,6 +97,11 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   }
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.activation_bytes = parts.activation_bytes;
+  request.open_micro_batch_bytes = parts.open_micro_batch_bytes;
+  if (config.accumulation != Accumulation::Auto) {
+    request.accumulation =
+        config.accumulation == Accumulation::Vertical ? zero::Accumulation::Vertical : zero::Accumulation::Horizontal;
+  }
   request.budgets = budgets;
   request.param = config.param_home;
   request.grad = config.grad_home;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine/engine_config.h"
 #include "engine/memory_plan.h"
@@ -15,11 +16,15 @@ struct ModelParts {
   std::unique_ptr<zero::LayerCompute> compute;  // bound to no memory yet
   Compute chosen = Compute::ParamType;          // never Auto
   std::uint64_t activation_bytes = 0;
+  std::uint64_t open_micro_batch_bytes = 0;
 };
 
 // Reads config.json and makes the layers. Probes the host's products when config.compute is Auto. Throws: DataError,
 // ConfigError.
 ModelParts make_model_parts(const EngineConfig& config);
+
+// The parameters of a model, without making it compute. Throws: DataError.
+std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config);
 
 // The budgets asked for; what was left open is measured: RAM that is available, less a margin for the process itself,
 // and free disk. Throws: ConfigError; OutOfBudget when the budgets asked for exceed the machine.

@@ -35,6 +35,7 @@ enum class ReportTo : std::uint8_t { None, Jsonl };
 enum class SaveStrategy : std::uint8_t { No, Steps };
 enum class DeviceChoice : std::uint8_t { Auto, Host };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp32 };
+enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 
 // No value = auto: measured, or chosen by the plan.
@@ -43,7 +44,8 @@ using AutoCount = std::optional<std::int64_t>;
 using AutoTier = std::optional<offload::TierKind>;
 
 // Strata's own block. All of it may change speed and memory; only `compute`, `loss_chunk` and, through the order of
-// sums in matrix products, `compute_threads` may change the numbers; and narrow moments, which are not exact.
+// sums, `compute_threads` and a vertical `accumulation` with tied embeddings may change the numbers; and narrow
+// moments, which are not exact.
 struct StrataConfig {
   std::int64_t zero_stage = 3;
   DeviceChoice device = DeviceChoice::Auto;
@@ -88,10 +90,12 @@ struct StrataConfig {
     bool operator==(const OptimizerStates&) const = default;
   } optimizer_states;
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
-  std::int64_t loss_chunk = 256;                // tokens of one piece of the logits
-  AutoBytes prefetch;                           // bytes fetched ahead of their use
-  AutoBytes slot_size;                          // bytes of one staging slot
-  std::int64_t adam_threads = 0;                // 0 = auto, as for the next two
+  AccumulationChoice accumulation = AccumulationChoice::Auto;
+  std::int64_t loss_chunk = 256;  // tokens of one piece of the logits
+  bool delay_update = false;      // updates wait for all gradients, as with clipping
+  AutoBytes prefetch;             // bytes fetched ahead of their use
+  AutoBytes slot_size;            // bytes of one staging slot
+  std::int64_t adam_threads = 0;  // 0 = auto, as for the next two
   std::int64_t io_threads = 0;
   std::int64_t compute_threads = 0;
   std::string trace;                 // where a Chrome trace of the run goes; empty = none

@@ -207,6 +207,12 @@ void add_strata(std::vector<Setting>& rows) {
         "Type in which the host multiplies matrices; changes the numbers.");
   s.add("strata.loss_chunk", "", STRATA_FIELD(strata.loss_chunk), kAtLeastOne,
         "Tokens whose logits exist at once; changes the last bits of the numbers.");
+  s.add("strata.accumulation", "", STRATA_FIELD(strata.accumulation), kAny,
+        "Order of several micro-batches: vertical = all of them through a layer before the next, which gathers weights "
+        "twice a step; auto = that, where it moves less, fits and changes no bit (with tied embeddings it would).");
+  s.add("strata.delay_update", "", STRATA_FIELD(strata.delay_update), kAny,
+        "Without clipping updates begin during backward, and a gradient that is not finite ends the run; true = they "
+        "wait for all gradients, as with clipping, and such a step is skipped. The same bits either way.");
   s.add("strata.prefetch", "", STRATA_FIELD(strata.prefetch), kNotNegative, "Bytes fetched ahead of their use.");
   s.add("strata.slot_size", "", STRATA_FIELD(strata.slot_size), kPages, "Bytes of one staging slot.");
   s.add("strata.adam_threads", "", STRATA_FIELD(strata.adam_threads), kThreads, "Threads of the optimizer; 0 = auto.");

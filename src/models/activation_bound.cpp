@@ -48,11 +48,14 @@ class Moments {
                      head_norm(), embedding()}) +
            ids() + row_statistics() + kSmallTensors;
   }
+  // An input per layer but the first; while it waits in the middle of backward, fewer inputs and one gradient.
+  std::uint64_t open_micro_batch() const { return (layers_ + 1) * hidden() + ids() + kOpenTensors; }
 
  private:
   static constexpr std::uint64_t kWide = 4;  // bytes of fp32
   // Vectors of weights, statistics of a row, headers and rounding of the allocator: about 200 tensors.
   static constexpr std::uint64_t kSmallTensors = 24 << 10;
+  static constexpr std::uint64_t kOpenTensors = 2 << 10;        // rounding of the allocator, per micro-batch
   static constexpr std::uint64_t kAttentionProduct = 96 << 10;  // measured: 49 KiB for the smallest product
 
   bool narrow() const { return act_ != kWide; }
@@ -152,6 +155,10 @@ class Moments {
 
 std::uint64_t ActivationBound::bytes(std::int64_t sequences, std::int64_t tokens_each) const {
   return Moments(config_, options_, sequences, tokens_each).largest();
+}
+
+std::uint64_t ActivationBound::open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const {
+  return Moments(config_, options_, sequences, tokens_each).open_micro_batch();
 }
 
 }  // namespace strata::models

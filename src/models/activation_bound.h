@@ -16,6 +16,8 @@ class ActivationBound {
 
   // As zero::Model::activation_bytes(). Depends on at::get_num_threads(): attention has scratch for each thread.
   std::uint64_t bytes(std::int64_t sequences, std::int64_t tokens_each) const;
+  // As zero::Model::open_micro_batch_bytes().
+  std::uint64_t open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const;
 
  private:
   hf::ModelConfig config_;

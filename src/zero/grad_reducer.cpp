@@ -1,5 +1,7 @@
 #include "zero/grad_reducer.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 
@@ -25,8 +27,21 @@ GradReducer::GradReducer(std::vector<const FlatLayout*> layouts, std::vector<Gro
       device_math_(device_math),
       counters_(counters),
       received_(layouts_.size(), 0),
+      accumulator_(layouts_.size()),
+      arriving_(layouts_.size()),
+      complete_(layouts_.size()),
+      sums_(layouts_.size()),
       staging_free_(staging != nullptr ? staging->slots() : 0) {
   STRATA_EXPECTS(options_.contributions.size() == layouts_.size(), "one contribution count per group");
+  STRATA_EXPECTS(options_.summed_first.empty() || options_.summed_first.size() == layouts_.size(),
+                 "one count of contributions summed on the device per group");
+}
+
+GradReducer::~GradReducer() {
+  for (std::size_t g = 0; g < complete_.size(); ++g) {
+    for (const Event& event : arriving_[g]) (void)event.wait_noexcept();
+    (void)complete_[g].wait_noexcept();
+  }
 }
 
 DeviceSlots::Lease GradReducer::acquire(std::size_t group) {
@@ -44,14 +59,35 @@ void GradReducer::reduce(std::size_t group, const DeviceSlots::Lease& lease) {
   const TensorSpan shard = full.subspan(comm_.rank() * shard_numel, shard_numel);
   if (store_.device_address(shards_[group].grad) != nullptr) {
     to_device_home(group, shard);
-    pending_.push_back(streams_.comm.record());
-    slots_.release(lease, pending_.back());
+    arriving_[group].push_back(streams_.comm.record());
+    slots_.release(lease, arriving_[group].back());
+  } else if (summed_first(group) > 1 && received_[group] < summed_first(group)) {
+    sum_on_device(group, shard, lease);
   } else {
     streams_.copy_out.wait(streams_.comm.record());
-    to_host_home(group, shard);
+    to_host_home(group, shard, received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded);
     slots_.release(lease, streams_.copy_out.record());
   }
-  ++received_[group];
+  if (++received_[group] == options_.contributions[group]) take_statistics(group);
+}
+
+void GradReducer::sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease) {
+  STRATA_EXPECTS(options_.accumulators != nullptr, "sums on the device need accumulators");
+  const bool first = received_[group] == 0;
+  DeviceSlots::Lease& sum = accumulator_[group];
+  if (first) {
+    sum = options_.accumulators->acquire(shard.numel * bytes_of(DType::F32));
+    streams_.comm.wait(sum.free);
+  }
+  const TensorSpan total{sum.data, DType::F32, shard.numel};
+  streams_.comm.launch([math = &device_math_, total, shard, first] {
+    first ? math->cast(total, shard) : math->accumulate(total, shard);
+  });
+  slots_.release(lease, streams_.comm.record());
+  if (received_[group] + 1 < summed_first(group)) return;
+  streams_.copy_out.wait(streams_.comm.record());
+  to_host_home(group, total, Arrival::Overwrites);
+  options_.accumulators->release(sum, streams_.copy_out.record());
 }
 
 void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
@@ -67,10 +103,10 @@ void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
   });
 }
 
-void GradReducer::to_host_home(std::size_t group, TensorSpan shard) {
+void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arrival) {
   const offload::ShardId id = shards_[group].grad;
   const DType home_dtype = store_.spec(id).dtype;
-  const bool first = received_[group] == 0;
+  const bool first = arrival == Arrival::Overwrites;
   counters_.to_host += shard.bytes();
   for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
     const offload::PieceRange range = store_.range({id, p});
@@ -80,16 +116,16 @@ void GradReducer::to_host_home(std::size_t group, TensorSpan shard) {
     if (first && home_dtype == shard.dtype) {
       streams_.copy_out.wait(pin.ready());
       streams_.copy_out.copy(home.data, piece.data, piece.bytes());
-      pending_.push_back(streams_.copy_out.record());
-      pin.release_after(pending_.back());
+      arriving_[group].push_back(streams_.copy_out.record());
+      pin.release_after(arriving_[group].back());
     } else {
-      add_on_host(home, piece, std::move(pin), first);
+      arriving_[group].push_back(add_on_host(home, piece, std::move(pin), arrival));
     }
   }
 }
 
 // Copies `shard` to a staging slot and adds it to `home` on the adder's thread.
-void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, bool first) {
+Event GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, Arrival arrival) {
   STRATA_EXPECTS(staging_ != nullptr, "these gradients need staging");
   const std::size_t slot = next_staging_;
   next_staging_ = (next_staging_ + 1) % staging_->slots();
@@ -99,14 +135,14 @@ void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pi
   auto done = std::make_shared<EventSource>();
   done->submit();
   staging_free_[slot] = done->event();
-  pending_.push_back(done->event());
   auto held = std::make_shared<offload::Pin>(std::move(pin));
+  const Event added = done->event();
   streams_.copy_out.record().then(adder_,
-                                  [math = &host_math_, home, staged, first, done, held](std::exception_ptr error) {
+                                  [math = &host_math_, home, staged, arrival, done, held](std::exception_ptr error) {
                                     try {
                                       if (error) std::rethrow_exception(error);
                                       held->wait();
-                                      if (first) {
+                                      if (arrival == Arrival::Overwrites) {
                                         math->cast(home, staged);
                                       } else {
                                         math->accumulate(home, staged);
@@ -118,41 +154,68 @@ void GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pi
                                       done->fail(std::current_exception());
                                     }
                                   });
+  return added;
 }
 
-void GradReducer::finish() {
-  for (const Event& event : pending_) event.wait();
-  pending_.clear();
-  for (std::size_t g = 0; g < received_.size(); ++g) {
-    STRATA_EXPECTS(received_[g] == options_.contributions[g],
-                   "a group missed a contribution: " + layouts_[g]->group().name);
-    received_[g] = 0;
-  }
-}
-
-std::vector<double> GradReducer::block_sums(std::size_t group) {
+// On the adder's thread, so that the caller can go on; a home on the device is summed by the stream that filled it.
+void GradReducer::take_statistics(std::size_t group) {
   const offload::ShardId id = shards_[group].grad;
-  const DType dtype = store_.spec(id).dtype;
-  const std::size_t numel = layouts_[group]->shard_numel();
-  const std::uint64_t host_numel = store_.spec(id).host_numel;
-  STRATA_EXPECTS(host_numel == numel || host_numel % ShardMath::kNormBlock == 0,
-                 "the host share of " + store_.spec(id).name + " cuts the norm's blocks");
-  std::vector<double> sums(ceil_div(numel, ShardMath::kNormBlock));
-  if (std::byte* home = store_.device_address(id)) {
-    streams_.compute.launch([&] { device_math_.block_sums_of_squares({home, dtype, numel}, sums); });
-    streams_.compute.record().wait();
-    return sums;
+  std::byte* const device_home = store_.device_address(id);
+  if (device_home != nullptr) {
+    const TensorSpan home{device_home, store_.spec(id).dtype, layouts_[group]->shard_numel()};
+    sums_[group].assign(ceil_div(home.numel, ShardMath::kNormBlock), 0);
+    streams_.comm.launch([this, group, home] { device_math_.block_sums_of_squares(home, sums_[group]); });
+    arriving_[group].push_back(streams_.comm.record());
   }
+  auto done = std::make_shared<EventSource>();
+  done->submit();
+  complete_[group] = done->event();
+  when_all(arriving_[group]).then(adder_, [this, group, done, device_home](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+      if (device_home == nullptr) sum_squares_on_host(group);
+      const auto finite = [](double sum) { return std::isfinite(sum); };
+      if (options_.not_finite == Options::NotFinite::Fails && !std::ranges::all_of(sums_[group], finite)) {
+        throw DataError("the gradient of " + layouts_[group]->group().name +
+                        " is not finite, and updates have begun: continue from the last checkpoint, with "
+                        "strata.delay_update: true if such steps shall be skipped");
+      }
+      done->complete();
+    } catch (...) {
+      done->fail(std::current_exception());
+    }
+  });
+  arriving_[group].clear();
+}
+
+void GradReducer::sum_squares_on_host(std::size_t group) {
+  const offload::ShardId id = shards_[group].grad;
+  std::vector<double>& sums = sums_[group];
+  sums.clear();
   for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
     const offload::PieceRange range = store_.range({id, p});
     const offload::Pin pin = store_.acquire({id, p}, offload::Access::Read);
-    const TensorSpan values{pin.wait().data(), dtype, range.numel};
-    // A piece begins on the block grid: sum_of_squares() has checked it.
-    const std::span<double> of_piece =
-        std::span(sums).subspan(range.first / ShardMath::kNormBlock, ceil_div(range.numel, ShardMath::kNormBlock));
-    host_math_.block_sums_of_squares(values, of_piece);
+    const TensorSpan values{pin.wait().data(), store_.spec(id).dtype, range.numel};
+    const std::size_t blocks = ceil_div(range.numel, ShardMath::kNormBlock);
+    sums.resize(sums.size() + blocks);
+    host_math_.block_sums_of_squares(values, std::span(sums).last(blocks));
   }
-  return sums;
+}
+
+const Event& GradReducer::complete(std::size_t group) const {
+  STRATA_EXPECTS(received_[group] == options_.contributions[group],
+                 "not all contributions were reduced: " + layouts_[group]->group().name);
+  return complete_[group];
+}
+
+void GradReducer::finish() {
+  for (std::size_t g = 0; g < received_.size(); ++g) {
+    STRATA_EXPECTS(received_[g] == options_.contributions[g],
+                   "a group missed a contribution: " + layouts_[g]->group().name);
+  }
+  // Backwards, so that a gradient that is not finite is blamed on the layer where that began.
+  for (std::size_t g = received_.size(); g-- > 0;) complete_[g].wait();
+  std::fill(received_.begin(), received_.end(), 0);
 }
 
 double GradReducer::sum_of_squares() {
@@ -163,7 +226,10 @@ double GradReducer::sum_of_squares() {
                      std::to_string(ShardMath::kNormBlock));
   double total = 0;
   for (std::size_t g = 0; g < layouts_.size(); ++g) {
-    for (const double block : block_sums(g)) total += block;
+    const offload::ShardSpec& spec = store_.spec(shards_[g].grad);
+    STRATA_EXPECTS(spec.host_numel == spec.numel || spec.host_numel % ShardMath::kNormBlock == 0,
+                   "the host share of " + spec.name + " cuts the norm's blocks");
+    for (const double block : sums_[g]) total += block;
   }
   comm_.all_reduce_sum({&total, 1});
   return total;

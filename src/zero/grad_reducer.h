@@ -8,14 +8,24 @@
 
 namespace strata::zero {
 
-// Gradients travel once: as the group's type to their home, where they are added in micro-batch order (in fp32 homes
-// when several micro-batches are added). The first contribution of a step overwrites, so homes are never zeroed. Caller
-// thread only; additions on the host run on `adder`, in order.
+// Contributions are added in the order in which they are reduced, in fp32 homes when there are several. They travel in
+// the group's type and are added at home, but for those that are summed on the device first (Options::summed_first):
+// that sum travels once, in fp32. Either way the same numbers are added in the same order, so the bits are the same.
+// The first contribution of a step overwrites, so homes are never zeroed. A group's sum of squares is taken as soon as
+// its last contribution is at home. Caller thread only, unless said otherwise; what is done on the host runs on
+// `adder`, in order.
 class GradReducer {
  public:
   struct Options {
     DType grad_dtype = DType::F32;           // of the flat gradients on the device: the group's type
     std::vector<std::size_t> contributions;  // per group and step: micro-batches times the layers that name it
+    // Of those the first ones that make one sum on the device before they travel to a host home
+    // (leading_contributions()); empty: 1 each, which travels as it is.
+    std::vector<std::size_t> summed_first = {};
+    DeviceSlots* accumulators = nullptr;  // for these sums: a rank's shard in fp32; null when there are none
+    // Whether a gradient with a value that is not finite fails its group (DataError that names it). Where updates begin
+    // before all gradients are known, nothing else can stop them in time.
+    enum class NotFinite : std::uint8_t { Counts, Fails } not_finite = NotFinite::Counts;
   };
 
   // `staging`: slots of the store's slot size for gradients on their way to host homes; may be null when no group on a
@@ -25,29 +35,44 @@ class GradReducer {
               offload::ShardStore& store, DeviceSlots& slots, SlotPool* staging, Communicator& comm, Streams streams,
               Executor& adder, ShardMath& host_math, ShardMath& device_math, LinkCounters& counters);
 
+  // Waits for what is under way.
+  ~GradReducer();
+  GradReducer(const GradReducer&) = delete;
+  GradReducer& operator=(const GradReducer&) = delete;
+
   // A device buffer for the flat gradient of `group`; the compute stream already waits for it to be free.
   DeviceSlots::Lease acquire(std::size_t group);
   // Sends on what the compute stream, by work queued so far, wrote to `lease`. Blocks while the store has no free page
   // or staging has no free slot. Throws: the first failure, where it is known by then; otherwise finish() throws it.
   void reduce(std::size_t group, const DeviceSlots::Lease& lease);
-  // Blocks until every contribution of the step is at home. Throws: the first failure; ContractViolation when a group
-  // got fewer contributions than announced.
+  // Completes when the step's gradient of the group is at home and its sum of squares is known. Requires: all its
+  // contributions have been reduced.
+  const Event& complete(std::size_t group) const;
+  // Blocks until every group is complete. Throws: the first failure; ContractViolation when a group got fewer
+  // contributions than announced.
   void finish();
   // Sum of squares over all groups' gradients as stored, in the fixed order of docs/numerics.md; after finish().
   // Requires: the store's slots hold whole blocks of the norm in every type (multiples of kNormBlock fp32 elements), so
   // that a block never lies in two pieces.
   double sum_of_squares();
 
-  // Whether a host home needs staging for this number of contributions.
-  static bool needs_staging(DType device_dtype, DType home_dtype, std::size_t contributions) {
-    return device_dtype != home_dtype || contributions > 1;
+  // Whether a host home needs staging for this number of contributions, the first `summed_first` summed on the device.
+  static bool needs_staging(DType device_dtype, DType home_dtype, std::size_t contributions,
+                            std::size_t summed_first = 1) {
+    return (summed_first > 1 ? DType::F32 : device_dtype) != home_dtype || contributions > summed_first;
   }
 
  private:
+  std::size_t summed_first(std::size_t group) const {
+    return options_.summed_first.empty() ? 1 : options_.summed_first[group];
+  }
   void to_device_home(std::size_t group, TensorSpan shard);
-  void to_host_home(std::size_t group, TensorSpan shard);
-  void add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, bool first);
-  std::vector<double> block_sums(std::size_t group);
+  void sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease);
+  enum class Arrival : std::uint8_t { Overwrites, IsAdded };
+  void to_host_home(std::size_t group, TensorSpan shard, Arrival arrival);
+  Event add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, Arrival arrival);
+  void take_statistics(std::size_t group);
+  void sum_squares_on_host(std::size_t group);
 
   const std::vector<const FlatLayout*> layouts_;
   const std::vector<GroupShards> shards_;
@@ -61,9 +86,12 @@ class GradReducer {
   ShardMath& host_math_;
   ShardMath& device_math_;
   LinkCounters& counters_;
-  std::vector<std::size_t> received_;  // contributions of this step, per group
-  std::vector<Event> pending_;         // ends of contributions not known to be home
-  std::vector<Event> staging_free_;    // per staging slot: when it may be overwritten
+  std::vector<std::size_t> received_;            // contributions of this step, per group
+  std::vector<DeviceSlots::Lease> accumulator_;  // per group, while its first contributions are summed
+  std::vector<std::vector<Event>> arriving_;     // per group: ends of the contributions of this step
+  std::vector<Event> complete_;                  // per group
+  std::vector<std::vector<double>> sums_;        // per group: of its blocks; written before complete_, read after it
+  std::vector<Event> staging_free_;              // per staging slot: when it may be overwritten
   std::size_t next_staging_ = 0;
 };
 

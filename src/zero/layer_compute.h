@@ -36,8 +36,9 @@ struct LossSum {
 };
 
 // Layers 0 .. layers()-1; the last one holds the loss. Not thread-safe: begin() .. end() and the bindings run in the
-// order of one compute stream. When a layer runs, every group it
-// names is bound (in backward() only where backward_needs_params()).
+// order of one compute stream. When a layer runs, every group it names is bound (in backward() only where
+// backward_needs_params()). Micro-batches are told apart by an index that the caller chooses, small numbers from 0;
+// several may be open at a time, each with its own activations, and what one computes does not depend on the others.
 class LayerCompute {
  public:
   virtual ~LayerCompute() = default;
@@ -48,21 +49,21 @@ class LayerCompute {
   // Whether backward(layer) reads the parameters. False for an embedding, whose gradient needs the tokens only.
   virtual bool backward_needs_params(std::size_t layer) const = 0;
 
-  // Starts a micro-batch; copies what it needs of `batch`.
-  virtual void begin(const BatchView& batch, Pass pass) = 0;
+  // Opens a micro-batch; copies what it needs of `batch`.
+  virtual void begin(std::size_t micro_batch, const BatchView& batch, Pass pass) = 0;
   // Runs a layer without recording. Train: layers before the last one, whose inputs are kept for backward(). Evaluate:
   // every layer, the last one gives loss(). Generate: every layer, the last one gives logits().
-  virtual void forward(std::size_t layer) = 0;
+  virtual void forward(std::size_t micro_batch, std::size_t layer) = 0;
   // Train, descending from the last layer: recomputes the layer and differentiates it; for the last layer forward and
   // backward are this one visit. Overwrites grads[i], the flat gradient of groups_of(layer)[i] in the group's type,
   // padding included (zeros), with d(loss_sum)/d(param).
-  virtual void backward(std::size_t layer, std::span<std::byte* const> grads) = 0;
-  // Of the micro-batch, once its last layer has run.
-  virtual LossSum loss() const = 0;
+  virtual void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) = 0;
+  // Of an open micro-batch, once its last layer has run.
+  virtual LossSum loss(std::size_t micro_batch) const = 0;
   // Generate: logits of the last position of each sequence, [B, V] in fp32.
-  virtual std::span<const float> logits() const = 0;
-  // Drops the activations of the micro-batch.
-  virtual void end() = 0;
+  virtual std::span<const float> logits(std::size_t micro_batch) const = 0;
+  // Closes the micro-batch: drops its activations and results.
+  virtual void end(std::size_t micro_batch) = 0;
 };
 
 }  // namespace strata::zero

@@ -3,14 +3,14 @@
 #include "core/error.h"
 
 namespace strata::zero {
-namespace {}  // namespace
 
 LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
                          GatherAhead ahead, BusyTimes& times)
     : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), times_(times) {}
 
-LossSum LayerRunner::train(std::span<const BatchView> micro_batches) {
-  run(train_visits(compute_, micro_batches.size()), micro_batches, Pass::Train);
+LossSum LayerRunner::train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches,
+                           const StartUpdate& start_update) {
+  run(visits, micro_batches, Pass::Train, start_update);
   reducer_.finish();
   return total_loss_;
 }
@@ -25,10 +25,11 @@ std::vector<float> LayerRunner::generate(const BatchView& batch) {
   return std::move(logits_);
 }
 
-void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass) {
+void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass,
+                      const StartUpdate& start_update) {
   total_loss_ = {};
   try {
-    queue(visits, batches, pass);
+    queue(visits, batches, pass, start_update);
   } catch (...) {
     // What is queued refers to `batches`: it must end before the caller's frame does.
     (void)streams_.compute.record().wait_noexcept();
@@ -37,8 +38,13 @@ void LayerRunner::run(const std::vector<Visit>& visits, std::span<const BatchVie
   streams_.compute.record().wait();
 }
 
-void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass) {
-  for (const Action& action : plan_actions(visits, ahead_)) {
+void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass,
+                        const StartUpdate& start_update) {
+  std::vector<std::size_t> left(batches.size(), 0);  // visits of each micro-batch
+  for (const Visit& visit : visits) ++left.at(visit.micro_batch);
+  std::vector<bool> open(batches.size(), false);
+  const UpdateTime time = start_update ? UpdateTime::DuringBackward : UpdateTime::AfterBackward;
+  for (const Action& action : plan_actions(visits, ahead_, time)) {
     switch (action.kind) {
       case Action::Kind::Unshard:
         groups_[action.index].unshard();
@@ -49,36 +55,45 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
       case Action::Kind::Reshard:
         groups_[action.index].reshard();
         break;
+      case Action::Kind::Update:
+        groups_[action.index].update_until(start_update(action.index, reducer_.complete(action.index)));
+        break;
       case Action::Kind::Run: {
-        const std::size_t v = action.index;
-        const std::size_t m = visits[v].micro_batch;
-        if (v == 0 || visits[v - 1].micro_batch != m) {
-          streams_.compute.launch([this, batch = batches[m], pass] { compute_.begin(batch, pass); });
-        }
-        run_visit(visits[v]);
-        if (v + 1 == visits.size() || visits[v + 1].micro_batch != m) {
-          streams_.compute.launch([this, pass] {
-            if (pass == Pass::Generate) {
-              logits_.assign(compute_.logits().begin(), compute_.logits().end());
-            } else {
-              total_loss_.loss_sum += compute_.loss().loss_sum;
-              total_loss_.tokens += compute_.loss().tokens;
-            }
-            compute_.end();
-          });
-        }
+        const std::size_t m = visits[action.index].micro_batch;
+        if (!open[m]) begin(m, batches[m], pass);
+        open[m] = true;
+        run_visit(visits[action.index]);
+        if (--left[m] == 0) end(m, pass);
         break;
       }
     }
   }
 }
 
+void LayerRunner::begin(std::size_t micro_batch, const BatchView& batch, Pass pass) {
+  streams_.compute.launch([this, micro_batch, batch, pass] { compute_.begin(micro_batch, batch, pass); });
+}
+
+void LayerRunner::end(std::size_t micro_batch, Pass pass) {
+  streams_.compute.launch([this, micro_batch, pass] {
+    if (pass == Pass::Generate) {
+      logits_.assign(compute_.logits(micro_batch).begin(), compute_.logits(micro_batch).end());
+    } else {
+      const LossSum loss = compute_.loss(micro_batch);
+      total_loss_.loss_sum += loss.loss_sum;
+      total_loss_.tokens += loss.tokens;
+    }
+    compute_.end(micro_batch);
+  });
+}
+
 void LayerRunner::run_visit(const Visit& visit) {
+  const std::size_t micro_batch = visit.micro_batch;
   const std::size_t layer = visit.layer;
   if (visit.direction == Direction::Forward) {
-    streams_.compute.launch([this, layer] {
+    streams_.compute.launch([this, micro_batch, layer] {
       const Stopwatch watch(times_, Work::Forward, layer);
-      compute_.forward(layer);
+      compute_.forward(micro_batch, layer);
     });
     return;
   }
@@ -88,9 +103,9 @@ void LayerRunner::run_visit(const Visit& visit) {
     leases.push_back(reducer_.acquire(group));
     grads.push_back(leases.back().data);
   }
-  streams_.compute.launch([this, layer, grads] {
+  streams_.compute.launch([this, micro_batch, layer, grads] {
     const Stopwatch watch(times_, Work::Backward, layer);
-    compute_.backward(layer, grads);
+    compute_.backward(micro_batch, layer, grads);
   });
   for (std::size_t i = 0; i < leases.size(); ++i) reducer_.reduce(visit.grad_groups[i], leases[i]);
 }

@@ -66,26 +66,27 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       lane_(lane) {}
 
 std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
+  updates_.post([this] { failure_ = nullptr; });
   std::vector<Event> events;
-  for (std::size_t group = 0; group < layouts_.size(); ++group) {
-    auto done = std::make_shared<EventSource>();
-    done->submit();
-    events.push_back(done->event());
-    updates_.post([this, group, context, done] {
-      if (group == 0) failure_ = nullptr;
-      try {
-        if (!failure_) update(group, context);
-      } catch (...) {
-        failure_ = std::current_exception();
-      }
-      if (failure_) {
-        done->fail(failure_);
-      } else {
-        done->complete();
-      }
-    });
-  }
+  for (std::size_t group = 0; group < layouts_.size(); ++group) events.push_back(start(group, context, Event()));
   return events;
+}
+
+Event OptimizerPipeline::start(std::size_t group, const StepContext& context, const Event& gradient) {
+  auto done = std::make_shared<EventSource>();
+  done->submit();
+  updates_.post([this, group, context, gradient, done] {
+    try {
+      if (failure_) std::rethrow_exception(failure_);
+      gradient.wait();
+      update(group, context);
+      done->complete();
+    } catch (...) {
+      failure_ = std::current_exception();
+      done->fail(failure_);
+    }
+  });
+  return done->event();
 }
 
 void OptimizerPipeline::step(const StepContext& context) {

@@ -65,6 +65,9 @@ class OptimizerPipeline {
   // latest versions (writes to drives may still run), or fails with the first failure of any group so far. Gradients
   // must not change and the store must live until then. Requires: the events of the step before are complete.
   std::vector<Event> start(const StepContext& context);
+  // Starts updating one group once `gradient` is complete; groups are updated in the order of these calls. As start()
+  // otherwise; a failure is for good.
+  Event start(std::size_t group, const StepContext& context, const Event& gradient);
   // start(), and waits for all of it. Throws: the first failure.
   void step(const StepContext& context);
 
@@ -90,7 +93,7 @@ class OptimizerPipeline {
   LinkCounters& counters_;
   BusyTimes& times_;
   const offload::Lane lane_;
-  std::exception_ptr failure_;  // of the running step; of the thread of `updates_`
+  std::exception_ptr failure_;  // the first one; of the thread of `updates_`
 };
 
 }  // namespace strata::zero

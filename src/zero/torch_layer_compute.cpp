@@ -73,7 +73,6 @@ class TorchLayerCompute final : public LayerCompute {
       layouts_.emplace_back(group, world);
       bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
     }
-    inputs_.resize(layers());
   }
 
   const std::vector<FlatLayout>& layouts() const override { return layouts_; }
@@ -85,36 +84,42 @@ class TorchLayerCompute final : public LayerCompute {
   StorageBinding& binding(std::size_t group) override { return *bindings_.at(group); }
   bool backward_needs_params(std::size_t layer) const override { return layer != 0; }
 
-  void begin(const BatchView& batch, Pass pass) override;
-  void forward(std::size_t layer) override;
-  void backward(std::size_t layer, std::span<std::byte* const> grads) override;
-  LossSum loss() const override { return loss_; }
-  std::span<const float> logits() const override {
-    STRATA_EXPECTS(logits_.defined(), "logits exist once the last layer of a Generate pass has run");
-    return {logits_.const_data_ptr<float>(), static_cast<std::size_t>(logits_.numel())};
+  void begin(std::size_t micro_batch, const BatchView& batch, Pass pass) override;
+  void forward(std::size_t micro_batch, std::size_t layer) override;
+  void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) override;
+  LossSum loss(std::size_t micro_batch) const override { return open_.at(micro_batch).loss; }
+  std::span<const float> logits(std::size_t micro_batch) const override {
+    const at::Tensor& logits = open_.at(micro_batch).logits;
+    STRATA_EXPECTS(logits.defined(), "logits exist once the last layer of a Generate pass has run");
+    return {logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())};
   }
-  void end() override;
+  void end(std::size_t micro_batch) override { open_.at(micro_batch) = {}; }
 
  private:
+  // An open micro-batch; closed: without tokens.
+  struct Open {
+    Pass pass = Pass::Train;
+    MicroBatch batch;
+    std::vector<at::Tensor> inputs;  // [B, T, H] by layer; undefined where not (or no longer) needed
+    at::Tensor grad_hidden;          // d(loss_sum)/d(output) of the next layer that backward() visits
+    at::Tensor logits;
+    LossSum loss;
+  };
+
   std::size_t last() const { return layers() - 1; }
+  Open& open(std::size_t micro_batch);
   std::vector<at::Tensor> params_of(std::size_t layer) const;
-  void finish_forward(const at::Tensor& hidden, LayerParams params);
-  // Gradients of the layer's parameters, in the order of params_of(); leave that of its input in grad_hidden_.
-  std::vector<at::Tensor> differentiate_head();
-  std::vector<at::Tensor> differentiate_block(std::size_t layer);
+  void finish_forward(Open& open, LayerParams params);
+  // Gradients of the layer's parameters, in the order of params_of(); leave that of its input in open.grad_hidden.
+  std::vector<at::Tensor> differentiate_head(Open& open);
+  std::vector<at::Tensor> differentiate_block(Open& open, std::size_t layer);
   void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
 
   std::unique_ptr<Model> model_;
   at::ScalarType type_;
   std::vector<FlatLayout> layouts_;
   std::vector<std::unique_ptr<TensorBinding>> bindings_;
-
-  Pass pass_ = Pass::Train;
-  MicroBatch batch_;
-  std::vector<at::Tensor> inputs_;  // [B, T, H] by layer; undefined where not (or no longer) needed
-  at::Tensor grad_hidden_;          // d(loss_sum)/d(output) of the next layer that backward() visits
-  at::Tensor logits_;
-  LossSum loss_;
+  std::vector<Open> open_;  // by micro-batch
 };
 
 at::Tensor copy_ids(std::span<const std::int64_t> ids, std::int64_t sequences, std::int64_t tokens_each) {
@@ -124,19 +129,20 @@ at::Tensor copy_ids(std::span<const std::int64_t> ids, std::int64_t sequences, s
   return copy;
 }
 
-void TorchLayerCompute::begin(const BatchView& batch, Pass pass) {
-  end();
-  pass_ = pass;
-  batch_.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
-  if (pass != Pass::Generate) batch_.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
+void TorchLayerCompute::begin(std::size_t micro_batch, const BatchView& batch, Pass pass) {
+  if (open_.size() <= micro_batch) open_.resize(micro_batch + 1);
+  Open& open = open_[micro_batch];
+  open = {};
+  open.pass = pass;
+  open.inputs.resize(layers());
+  open.batch.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
+  if (pass != Pass::Generate) open.batch.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
 }
 
-void TorchLayerCompute::end() {
-  batch_ = {};
-  std::fill(inputs_.begin(), inputs_.end(), at::Tensor());
-  grad_hidden_ = at::Tensor();
-  logits_ = at::Tensor();
-  loss_ = {};
+TorchLayerCompute::Open& TorchLayerCompute::open(std::size_t micro_batch) {
+  STRATA_EXPECTS(micro_batch < open_.size() && open_[micro_batch].batch.tokens.defined(),
+                 "a layer runs for micro-batch " + std::to_string(micro_batch) + ", which is not open: call begin()");
+  return open_[micro_batch];
 }
 
 std::vector<at::Tensor> TorchLayerCompute::params_of(std::size_t layer) const {
@@ -150,62 +156,65 @@ std::vector<at::Tensor> TorchLayerCompute::params_of(std::size_t layer) const {
   return params;
 }
 
-void TorchLayerCompute::forward(std::size_t layer) {
-  STRATA_EXPECTS(batch_.tokens.defined(), "forward needs a micro-batch: call begin()");
-  STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "layers run in order");
+void TorchLayerCompute::forward(std::size_t micro_batch, std::size_t layer) {
+  Open& now = open(micro_batch);
+  STRATA_EXPECTS(layer == 0 || now.inputs.at(layer).defined(), "layers run in order");
   const c10::AutoGradMode no_grad(false);
   const std::vector<at::Tensor> params = params_of(layer);
   if (layer == last()) {
-    finish_forward(std::exchange(inputs_[layer], {}), params);
+    finish_forward(now, params);
     return;
   }
-  inputs_[layer + 1] = layer == 0 ? model_->embedding().forward(batch_, params)
-                                  : model_->block(layer - 1).forward(batch_, inputs_[layer], params);
-  if (pass_ != Pass::Train) inputs_[layer] = at::Tensor();
+  now.inputs[layer + 1] = layer == 0 ? model_->embedding().forward(now.batch, params)
+                                     : model_->block(layer - 1).forward(now.batch, now.inputs[layer], params);
+  if (now.pass != Pass::Train) now.inputs[layer] = at::Tensor();
 }
 
-void TorchLayerCompute::finish_forward(const at::Tensor& hidden, LayerParams params) {
-  STRATA_EXPECTS(pass_ != Pass::Train, "in training the last layer runs in backward()");
-  if (pass_ == Pass::Evaluate) {
-    const LossLayer::Result result = model_->head().loss(batch_, hidden, params, LossLayer::Want::Loss);
-    loss_ = {result.loss_sum, result.tokens};
+void TorchLayerCompute::finish_forward(Open& open, LayerParams params) {
+  STRATA_EXPECTS(open.pass != Pass::Train, "in training the last layer runs in backward()");
+  const at::Tensor hidden = std::exchange(open.inputs[last()], {});
+  if (open.pass == Pass::Evaluate) {
+    const LossLayer::Result result = model_->head().loss(open.batch, hidden, params, LossLayer::Want::Loss);
+    open.loss = {result.loss_sum, result.tokens};
     return;
   }
   const at::Tensor last_position = hidden.select(1, hidden.size(1) - 1).contiguous();
-  logits_ = model_->head().logits(last_position, params).contiguous();
+  open.logits = model_->head().logits(last_position, params).contiguous();
 }
 
-std::vector<at::Tensor> TorchLayerCompute::differentiate_head() {
-  LossLayer::Result result =
-      model_->head().loss(batch_, std::exchange(inputs_[last()], {}), params_of(last()), LossLayer::Want::LossAndGrads);
-  loss_ = {result.loss_sum, result.tokens};
-  grad_hidden_ = std::move(result.grad_hidden);
+std::vector<at::Tensor> TorchLayerCompute::differentiate_head(Open& open) {
+  LossLayer::Result result = model_->head().loss(open.batch, std::exchange(open.inputs[last()], {}), params_of(last()),
+                                                 LossLayer::Want::LossAndGrads);
+  open.loss = {result.loss_sum, result.tokens};
+  open.grad_hidden = std::move(result.grad_hidden);
   return std::move(result.grad_params);
 }
 
-std::vector<at::Tensor> TorchLayerCompute::differentiate_block(std::size_t layer) {
+std::vector<at::Tensor> TorchLayerCompute::differentiate_block(Open& open, std::size_t layer) {
   const c10::AutoGradMode grad(true);
   const std::vector<at::Tensor> params = params_of(layer);
-  const at::Tensor input = std::exchange(inputs_[layer], {}).detach().requires_grad_(true);
-  const at::Tensor output = model_->block(layer - 1).forward(batch_, input, params);
+  const at::Tensor input = std::exchange(open.inputs[layer], {}).detach().requires_grad_(true);
+  const at::Tensor output = model_->block(layer - 1).forward(open.batch, input, params);
   std::vector<at::Tensor> wanted = params;
   wanted.push_back(input);
-  std::vector<at::Tensor> gradients = torch::autograd::grad({output}, wanted, {std::exchange(grad_hidden_, {})});
-  grad_hidden_ = std::move(gradients.back());
+  std::vector<at::Tensor> gradients = torch::autograd::grad({output}, wanted, {std::exchange(open.grad_hidden, {})});
+  open.grad_hidden = std::move(gradients.back());
   gradients.pop_back();
   return gradients;
 }
 
-void TorchLayerCompute::backward(std::size_t layer, std::span<std::byte* const> grads) {
-  STRATA_EXPECTS(pass_ == Pass::Train, "only a Train pass has a backward");
-  STRATA_EXPECTS(layer == 0 || inputs_.at(layer).defined(), "backward visits each layer once, after the whole forward");
-  STRATA_EXPECTS(layer == last() || grad_hidden_.defined(), "backward visits the layers from the last to the first");
+void TorchLayerCompute::backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) {
+  Open& now = open(micro_batch);
+  STRATA_EXPECTS(now.pass == Pass::Train, "only a Train pass has a backward");
+  STRATA_EXPECTS(layer == 0 || now.inputs.at(layer).defined(),
+                 "backward visits each layer once, after the whole forward");
+  STRATA_EXPECTS(layer == last() || now.grad_hidden.defined(), "backward visits the layers from the last to the first");
   if (layer == last()) {
-    pack(layer, differentiate_head(), grads);
+    pack(layer, differentiate_head(now), grads);
   } else if (layer > 0) {
-    pack(layer, differentiate_block(layer), grads);
+    pack(layer, differentiate_block(now, layer), grads);
   } else {
-    pack(layer, model_->embedding().backward(batch_, std::exchange(grad_hidden_, {})), grads);
+    pack(layer, model_->embedding().backward(now.batch, std::exchange(now.grad_hidden, {})), grads);
   }
 }
 

@@ -9,19 +9,41 @@ bool contains(const std::vector<std::size_t>& values, std::size_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+// Per visit: the groups whose last visit it is, of those that get a gradient.
+std::vector<std::vector<std::size_t>> finished_groups(const std::vector<Visit>& visits) {
+  std::vector<std::vector<std::size_t>> finished(visits.size());
+  std::vector<std::size_t> seen;  // in a later visit
+  for (std::size_t v = visits.size(); v-- > 0;) {
+    for (const std::vector<std::size_t>* groups : {&visits[v].grad_groups, &visits[v].groups}) {
+      for (const std::size_t group : *groups) {
+        if (contains(seen, group)) continue;
+        seen.push_back(group);
+        finished[v].push_back(group);
+      }
+    }
+  }
+  return finished;
+}
+
 }  // namespace
 
-std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches) {
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches, Accumulation accumulation) {
   std::vector<Visit> visits;
   const std::size_t last = compute.layers() - 1;
-  for (std::size_t m = 0; m < micro_batches; ++m) {
+  // Micro-batches that go through the layers together.
+  const std::size_t together = accumulation == Accumulation::Vertical ? micro_batches : 1;
+  for (std::size_t first = 0; first < micro_batches; first += together) {
     for (std::size_t layer = 0; layer < last; ++layer) {
-      visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
+      for (std::size_t m = first; m < first + together; ++m) {
+        visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
+      }
     }
     for (std::size_t layer = last + 1; layer-- > 0;) {
       const std::vector<std::size_t>& groups = compute.groups_of(layer);
       const bool needs_params = compute.backward_needs_params(layer);
-      visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+      for (std::size_t m = first; m < first + together; ++m) {
+        visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+      }
     }
   }
   return visits;
@@ -35,8 +57,10 @@ std::vector<Visit> forward_visits(const LayerCompute& compute) {
   return visits;
 }
 
-std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead) {
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time) {
   std::vector<Action> actions;
+  std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
+  if (time == UpdateTime::DuringBackward) updated = finished_groups(visits);
   std::vector<std::size_t> unsharded;  // or on the way
   const auto unshard_all = [&](const std::vector<std::size_t>& groups) {
     for (const std::size_t group : groups) {
@@ -63,6 +87,7 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
       std::erase(unsharded, group);
     }
     if (ahead == GatherAhead::One) unshard_all(next);
+    for (const std::size_t group : updated[v]) actions.push_back({Action::Kind::Update, group});
   }
   return actions;
 }
@@ -73,6 +98,39 @@ std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, s
     for (const std::size_t group : visit.grad_groups) ++counts[group];
   }
   return counts;
+}
+
+std::vector<std::size_t> leading_contributions(const std::vector<Visit>& visits, std::size_t groups) {
+  std::vector<std::size_t> counts(groups, 0);
+  for (std::size_t v = 0; v < visits.size(); ++v) {
+    for (const std::size_t group : visits[v].grad_groups) {
+      if (counts[group] > 0) continue;
+      for (std::size_t next = v;
+           next < visits.size() && visits[next].layer == visits[v].layer && contains(visits[next].grad_groups, group);
+           ++next) {
+        ++counts[group];
+      }
+    }
+  }
+  return counts;
+}
+
+bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches) {
+  if (micro_batches < 2) return true;
+  const std::vector<std::size_t> named = count_contributions(train_visits(compute, 1), compute.layouts().size());
+  return std::all_of(named.begin(), named.end(), [](std::size_t layers) { return layers <= 1; });
+}
+
+offload::Lane update_lane(UpdateTime time) {
+  switch (time) {
+    case UpdateTime::AfterBackward:
+      return offload::Lane::Gathers;
+    case UpdateTime::UnderForward:
+      return offload::Lane::Updates;
+    case UpdateTime::DuringBackward:
+      return offload::Lane::EarlyUpdates;
+  }
+  return offload::Lane::Gathers;
 }
 
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
@@ -97,7 +155,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
   const auto compute = [&](double duration) {
     (accesses.empty() ? before_the_first : accesses.back().seconds) += duration;
   };
-  const offload::Lane lane = time == UpdateTime::UnderForward ? offload::Lane::Updates : offload::Lane::Gathers;
+  const offload::Lane lane = update_lane(time);
   const auto add_update = [&](const UpdateShards& update) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
       if (!store.paged(piece)) return;
@@ -108,9 +166,10 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       compute(static_cast<double>(numel) * seconds.update_seconds_per_element);
     });
   };
-  std::size_t updated = 0;  // groups whose update has been added
+  std::size_t updated = 0;  // groups whose update has been added, where updates go in the order of the groups
   for (const Action& action : actions) {
     if (action.kind == Action::Kind::Run && action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+    if (action.kind == Action::Kind::Update && updates != nullptr) add_update((*updates)[action.index]);
     if (action.kind != Action::Kind::Unshard) continue;
     // The pipeline updates the groups in their order, which is that of their first gathers.
     while (updates != nullptr && time == UpdateTime::UnderForward && updated <= action.index) {
@@ -122,7 +181,9 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       if (store.paged({param, p})) accesses.push_back({{param, p}, offload::Access::Read});
     }
   }
-  for (; updates != nullptr && updated < updates->size(); ++updated) add_update((*updates)[updated]);
+  if (updates != nullptr && time != UpdateTime::DuringBackward) {
+    for (; updated < updates->size(); ++updated) add_update((*updates)[updated]);
+  }
   // A step repeats: what it computes before its first access follows the last one.
   if (!accesses.empty()) accesses.back().seconds += before_the_first;
   return accesses;

@@ -23,40 +23,58 @@ struct Visit {
   std::vector<std::size_t> grad_groups;  // whose gradients it produces
 };
 
-// Train: per micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
+// Which comes first when several micro-batches are added up. Horizontal: a micro-batch goes through all layers before
+// the next one begins, so that activations of one exist at a time. Vertical: a layer is visited by all micro-batches
+// before the next layer, so that its parameters are gathered twice a step however many there are.
+enum class Accumulation : std::uint8_t { Horizontal, Vertical };
+
+// Train: of each micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
 // backward).
-std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches);
+std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches,
+                                Accumulation accumulation = Accumulation::Horizontal);
 // Evaluate and generate: layers 0..L-1 forward.
 std::vector<Visit> forward_visits(const LayerCompute& compute);
 
 // One instruction of the layer runner.
 struct Action {
-  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard } kind = Kind::Run;
+  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard, Update } kind = Kind::Run;
   std::size_t index = 0;  // group, or visit for Run
 };
+
+// When a step's update runs: after its backward, in forward order; under the forward of the next step, in that order;
+// or during its backward, each group's as soon as its gradient is complete.
+enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward, DuringBackward };
 
 // How far gathers run ahead of compute: one visit, or none where device memory is short.
 enum class GatherAhead : std::uint8_t { None, One };
 
 // A group stays unsharded between neighbouring visits that both need it. With GatherAhead::One the groups of the next
-// visit are unsharded right after a visit was queued.
-std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead);
+// visit are unsharded right after a visit was queued. With UpdateTime::DuringBackward each group's update follows the
+// last visit that needs it or contributes to its gradient; otherwise there are no updates among the actions.
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead,
+                                 UpdateTime time = UpdateTime::AfterBackward);
 
 // Contributions that each group's gradient gets from `visits`.
 std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
-
-// When a step's update runs: after its backward, or under the forward of the next step.
-enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward };
+// How many of them come first, one right after the other, from one layer: what can be summed on the device before it
+// travels without changing the order of the sum.
+std::vector<std::size_t> leading_contributions(const std::vector<Visit>& visits, std::size_t groups);
+// Whether vertical accumulation adds the same numbers in the same order as horizontal: false where several layers
+// contribute to one group (tied embeddings) in several micro-batches.
+bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches);
 
 // Pieces that the gathers of `actions` touch and those that the updates touch (null: no update), in the order in
-// which the runner and the pipeline acquire them: the schedule of one step. Updates under the next forward are a lane
-// of their own, each group's right before the first gather of that group. Pieces that need no page in host memory are
-// left out.
+// which the runner and the pipeline acquire them: the schedule of one step. Updates are a lane of their own where they
+// run beside gathers: under the next forward each group's comes right before the first gather of that group, during
+// backward where `actions` (of the same `time`) say. Pieces that need no page in host memory are left out.
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
                                                          const std::vector<UpdateShards>* updates, UpdateSite site,
                                                          UpdateTime time = UpdateTime::AfterBackward);
+
+// The lane of updates at that time.
+offload::Lane update_lane(UpdateTime time);
 
 // How long a step computes, as estimated or measured.
 struct StepSeconds {

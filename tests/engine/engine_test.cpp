@@ -176,6 +176,53 @@ TEST_F(EngineTest, TrainsToTheSameBitsInFp32WithTiedEmbeddingsAndMicroBatches) {
   expect_equal_bits(configs, names);
 }
 
+TEST_F(EngineTest, TrainsToTheSameBitsWhenAllMicroBatchesPassALayerTogether) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  for (const Homes& homes : kHomes) {
+    EngineConfig one = config(homes);
+    one.micro_batches = 3;
+    one.accumulation = names.empty() ? Accumulation::Horizontal : Accumulation::Vertical;
+    one.adversarial_streams = names.size() % 2 == 1;
+    configs.push_back(squeezed(one));
+    names.push_back(homes.text());
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, ChoosesTheOrderOfMicroBatchesThatMovesLess) {
+  EngineConfig one = config(kAllNvme);
+  one.micro_batches = 3;
+  EXPECT_EQ(Engine::plan(one).accumulation, zero::Accumulation::Vertical);
+  test::write_tiny_model(model(), R"(, "tie_word_embeddings": true)");
+  EXPECT_EQ(Engine::plan(one).accumulation, zero::Accumulation::Horizontal);
+}
+
+// Weights are gathered as often as with one micro-batch, and gradients never touch the drive.
+TEST_F(EngineTest, ReadsAndWritesAsMuchForThreeMicroBatchesAsForOne) {
+  test::write_tiny_model(model(), "", 12);
+  const auto moved = [&](std::int64_t micro_batches, Accumulation accumulation) {
+    EngineConfig one = config(kAllNvme);
+    one.micro_batches = micro_batches;
+    one.accumulation = accumulation;
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(one));
+    train_tiny(*engine, 3);
+    std::uint64_t read = 0;
+    std::uint64_t written = 0;
+    for (const StepSummary& step : train_tiny(*engine, 4)) {
+      read += step.nvme_read;
+      written += step.nvme_written;
+    }
+    return std::pair{static_cast<double>(read), static_cast<double>(written)};
+  };
+  const auto one = moved(1, Accumulation::Horizontal);
+  const auto three = moved(3, Accumulation::Vertical);
+  constexpr double kSlack = 4 * 2 * (256 << 10);  // which of two pages stays at a turn, and where a step ends
+  EXPECT_NEAR(three.first, one.first, kSlack);
+  EXPECT_NEAR(three.second, one.second, kSlack);
+  EXPECT_GT(moved(3, Accumulation::Horizontal).first, one.first + kSlack);
+}
+
 TEST_F(EngineTest, TrainsToTheSameBitsOnStreamsThatRunLate) {
   std::vector<EngineConfig> configs;
   std::vector<std::string> names;
@@ -190,9 +237,13 @@ TEST_F(EngineTest, TrainsToTheSameBitsOnStreamsThatRunLate) {
 }
 
 TEST_F(EngineTest, AllocatesWhatItsPlanSaysAndNoMore) {
-  for (const Homes& homes : kHomes) {
+  for (std::size_t i = 0; i < 2 * std::size(kHomes); ++i) {
+    const Homes& homes = kHomes[i / 2];
     SCOPED_TRACE(homes.text());
-    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(homes)));
+    EngineConfig one = config(homes);
+    if (i % 2 == 1) one.micro_batches = 3;
+    if (i % 2 == 1) one.accumulation = Accumulation::Vertical;
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(one));
     train_tiny(*engine, 2);
     engine->evaluate(test::tiny_batch(7));
     const PerTier peak = engine->peak_bytes();
@@ -263,10 +314,61 @@ TEST_F(EngineTest, SkipsAStepWhoseGradientIsNotFinite) {
   EXPECT_EQ(engine->state().skipped, 1);
 }
 
+TEST_F(EngineTest, TrainsToTheSameBitsWheneverItsUpdatesRun) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  const auto add = [&](const Homes& homes, const std::string& name) -> EngineConfig& {
+    EngineConfig one = config(homes);
+    one.adamw.max_grad_norm = 0;
+    one.micro_batches = 2;
+    configs.push_back(squeezed(one));
+    names.push_back(homes.text() + " " + name);
+    return configs.back();
+  };
+  add(kAllDevice, "after backward").overlap_update = false;
+  for (const Homes& homes : kHomes) {
+    add(homes, "during backward");
+    EngineConfig& late = add(homes, "during backward, late streams");
+    late.adversarial_streams = true;
+    late.accumulation = Accumulation::Vertical;
+    late.device_budget = std::uint64_t{64} << 20;
+  }
+  add(kAllNvme, "delayed").delay_update = true;
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, EndsARunWhoseUpdatesHaveBegunWhenAGradientIsNotFinite) {
+  for (const bool delays : {false, true}) {
+    EngineConfig one = config(kAllNvme);
+    one.adamw.max_grad_norm = 0;
+    one.delay_update = delays;
+    const std::unique_ptr<Engine> engine = Engine::create(one);
+    const data::Batch batch = test::tiny_batch(3);
+    engine->train_step({&batch, 1}, std::numeric_limits<double>::infinity());  // ruins the weights
+    if (delays) {
+      EXPECT_TRUE(engine->train_step({&batch, 1}, 1e-2).skipped);
+      EXPECT_EQ(engine->state().skipped, 1);
+      continue;
+    }
+    for (int again = 0; again < 2; ++again) {
+      try {
+        engine->train_step({&batch, 1}, 1e-2);
+        FAIL() << "not noticed";
+      } catch (const DataError& error) {
+        EXPECT_NE(std::string(error.what()).find("the gradient of head is not finite"), std::string::npos)
+            << error.what();
+      }
+    }
+    EXPECT_EQ(engine->state().step, 1);
+  }
+}
+
 TEST_F(EngineTest, SkipsAStepWithNothingToLearnAndGoesOnAsIfItHadNotBeen) {
   std::vector<std::vector<std::uint32_t>> ends;
-  for (const bool idles : {false, true}) {
-    const std::unique_ptr<Engine> engine = Engine::create(squeezed(config(kAllNvme)));
+  for (const bool idles : {false, true, false, true}) {
+    EngineConfig one = config(kAllNvme);
+    if (ends.size() >= 2) one.adamw.max_grad_norm = 0;
+    const std::unique_ptr<Engine> engine = Engine::create(squeezed(one));
     const data::Batch batch = test::tiny_batch(3);
     engine->train_step({&batch, 1}, 1e-2);
     if (idles) {
@@ -279,6 +381,7 @@ TEST_F(EngineTest, SkipsAStepWithNothingToLearnAndGoesOnAsIfItHadNotBeen) {
     ends.push_back(tiny_parameter_bits(*engine));
   }
   EXPECT_TRUE(ends[0] == ends[1]);
+  EXPECT_TRUE(ends[2] == ends[3]) << "without clipping";
 }
 
 TEST_F(EngineTest, GeneratesTheSameTokensWhereverItsParametersLive) {

@@ -39,7 +39,8 @@ PlanRequest training_request(PerTier budgets) {
 PlanRequest random_request(std::mt19937_64& random) {
   const auto some = [&](std::uint64_t below) { return random() % below; };
   PlanRequest request = training_request({some(400_MiB), some(400_MiB), some(3) == 0 ? 0 : 1_MiB + some(400_MiB)});
-  request.micro_batches = 1 + some(2);
+  request.micro_batches = 1 + some(3);
+  request.open_micro_batch_bytes = some(4_MiB);
   if (some(4) == 0) request.slot_bytes = 1 + some(2_MiB);
   return request;
 }
@@ -282,6 +283,67 @@ TEST(MemoryPlan, SumsGradientsOfSeveralMicroBatchesInFp32) {
   EXPECT_EQ(make_plan(request).grad_type, DType::BF16);
   request.micro_batches = 2;
   EXPECT_EQ(make_plan(request).grad_type, DType::F32);
+}
+
+PlanRequest accumulating_request(const zero::LayerCompute& compute, std::size_t micro_batches) {
+  PlanRequest request = training_request({200_MiB, 400_MiB, 0});
+  request.compute = &compute;
+  request.micro_batches = micro_batches;
+  request.open_micro_batch_bytes = 1_MiB;
+  request.param = TierKind::Host;
+  request.grad = TierKind::Host;
+  request.optimizer = TierKind::Host;
+  return request;
+}
+
+TEST(MemoryPlan, TakesAllMicroBatchesThroughALayerWhereThatMovesLess) {
+  const MemoryPlan chosen = make_plan(accumulating_request(model(), 4));
+  EXPECT_EQ(chosen.accumulation, zero::Accumulation::Vertical);
+  EXPECT_FALSE(chosen.grad_sum_slots.empty());
+  EXPECT_EQ(chosen.grad_staging_slots, 0U) << "nothing is added on the host";
+  PlanRequest horizontal = accumulating_request(model(), 4);
+  horizontal.accumulation = zero::Accumulation::Horizontal;
+  EXPECT_LT(chosen.link_per_step, make_plan(horizontal).link_per_step / 2);
+}
+
+TEST(MemoryPlan, CountsTheActivationsOfMicroBatchesThatAreOpenTogether) {
+  const auto activations = [](std::size_t micro_batches, zero::Accumulation accumulation) {
+    PlanRequest request = accumulating_request(model(), micro_batches);
+    request.accumulation = accumulation;
+    const MemoryPlan plan = make_plan(request);
+    for (const PlanRow& row : plan.rows) {
+      if (row.what == "activations") return row.bytes[0];
+    }
+    return std::uint64_t{0};
+  };
+  EXPECT_EQ(activations(5, zero::Accumulation::Horizontal), 10_MiB);
+  EXPECT_EQ(activations(1, zero::Accumulation::Vertical), 10_MiB);
+  EXPECT_EQ(activations(5, zero::Accumulation::Vertical), 14_MiB);
+}
+
+TEST(MemoryPlan, StaysHorizontalWhereVerticalDoesNotFit) {
+  PlanRequest request = accumulating_request(model(), 4);
+  request.open_micro_batch_bytes = 1_GiB;
+  EXPECT_EQ(make_plan(request).accumulation, zero::Accumulation::Horizontal);
+  request.accumulation = zero::Accumulation::Vertical;
+  EXPECT_THROW(make_plan(request), OutOfBudget);
+}
+
+TEST(MemoryPlan, LeavesTheOrderOfTiedGradientsAloneUnlessAsked) {
+  const SizesOnly tied(4, 3 << 20, 2 << 20, SizesOnly::Head::Tied);
+  PlanRequest request = accumulating_request(tied, 4);
+  EXPECT_EQ(make_plan(request).accumulation, zero::Accumulation::Horizontal);
+  request.accumulation = zero::Accumulation::Vertical;
+  const MemoryPlan asked = make_plan(request);
+  EXPECT_EQ(asked.accumulation, zero::Accumulation::Vertical);
+  EXPECT_GT(asked.grad_staging_slots, 0U) << "the embedding's contributions are added to the head's";
+}
+
+TEST(MemoryPlan, IsHorizontalWhereNothingIsSaved) {
+  PlanRequest request = training_request({1_GiB, 1_GiB, 0});
+  request.micro_batches = 4;
+  EXPECT_EQ(make_plan(request).accumulation, zero::Accumulation::Horizontal) << "all is on the device";
+  EXPECT_EQ(make_plan(accumulating_request(model(), 1)).accumulation, zero::Accumulation::Horizontal);
 }
 
 TEST(MemoryPlan, PrintsOneRowPerUseAndTheSums) {

@@ -96,6 +96,8 @@ class RandomConfig {
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
     s.optimizer_states.moments = static_cast<MomentEncoding>(count(0) % 3);
     s.compute = static_cast<ComputeChoice>(count(0) % 3);
+    s.accumulation = static_cast<AccumulationChoice>(count(0) % 3);
+    s.delay_update = coin();
     s.loss_chunk = count(1);
     if (coin()) s.prefetch = bytes();
     if (coin()) s.slot_size = 4096 * static_cast<std::uint64_t>(count(1));

@@ -28,12 +28,12 @@ class SizesOnly final : public zero::LayerCompute {
   const std::vector<std::size_t>& groups_of(std::size_t layer) const override { return groups_of_.at(layer); }
   bool backward_needs_params(std::size_t layer) const override { return layer != 0; }
   zero::StorageBinding& binding(std::size_t) override { cannot(); }
-  void begin(const zero::BatchView&, zero::Pass) override { cannot(); }
-  void forward(std::size_t) override { cannot(); }
-  void backward(std::size_t, std::span<std::byte* const>) override { cannot(); }
-  zero::LossSum loss() const override { cannot(); }
-  std::span<const float> logits() const override { cannot(); }
-  void end() override { cannot(); }
+  void begin(std::size_t, const zero::BatchView&, zero::Pass) override { cannot(); }
+  void forward(std::size_t, std::size_t) override { cannot(); }
+  void backward(std::size_t, std::size_t, std::span<std::byte* const>) override { cannot(); }
+  zero::LossSum loss(std::size_t) const override { cannot(); }
+  std::span<const float> logits(std::size_t) const override { cannot(); }
+  void end(std::size_t) override { cannot(); }
 
  private:
   [[noreturn]] static void cannot() { contract_violation("plans compute nothing", "SizesOnly", __FILE__, __LINE__); }

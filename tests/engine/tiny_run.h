@@ -16,14 +16,15 @@ namespace strata::test {
 inline constexpr std::int64_t kTinyVocabulary = 257;
 inline constexpr std::int64_t kTinyTokens = 16;
 
-// Writes config.json of a two-layer Llama; its weights are drawn, so nothing else is needed. A block's fp32 states take
+// Writes config.json of a small Llama; its weights are drawn, so nothing else is needed. A block's fp32 states take
 // more than the smallest slot, so that they are paged in pieces. `more` holds further keys,
 // each behind a comma.
-inline void write_tiny_model(const std::filesystem::path& folder, const std::string& more = {}) {
+inline void write_tiny_model(const std::filesystem::path& folder, const std::string& more = {},
+                             int layers = 2) {
   std::filesystem::create_directories(folder);
   std::ofstream out(folder / "config.json");
   out << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": )" << kTinyVocabulary
-      << R"(, "hidden_size": 64, "intermediate_size": 400, "num_hidden_layers": 2, "num_attention_heads": 4,
+      << R"(, "hidden_size": 64, "intermediate_size": 400, "num_hidden_layers": )" << layers << R"(, "num_attention_heads": 4,
   "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16")"
       << more << "}\n";
 }

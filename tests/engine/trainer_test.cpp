@@ -182,7 +182,7 @@ TEST_F(WearTest, ForecastsFromThePlanAndThenFromWhatWasMeasured) {
   };
   events.on_step = [&](const StepReport& report) {
     EXPECT_GT(report.nvme_written_total, 0U);
-    EXPECT_LE(report.nvme_written_total, trained->nvme_written());  // an update may still run
+    EXPECT_LE(report.nvme_written_total, trained->nvme_written()) << "an update may be writing";
   };
   Trainer(*trained, run_, data_, nullptr, events).run();
   ASSERT_EQ(forecasts.size(), 2U);

@@ -91,8 +91,8 @@ std::vector<Flat> train_gradients(zero::LayerCompute& compute, std::vector<Flat>
     compute.binding(g).bind(reinterpret_cast<std::byte*>(weights[g].data()));
     gradients.emplace_back(weights[g].size(), 0.0f);
   }
-  compute.begin({batch.sequences, batch.tokens_each, batch.tokens, batch.labels}, zero::Pass::Train);
-  for (std::size_t layer = 0; layer + 1 < compute.layers(); ++layer) compute.forward(layer);
+  compute.begin(0, {batch.sequences, batch.tokens_each, batch.tokens, batch.labels}, zero::Pass::Train);
+  for (std::size_t layer = 0; layer + 1 < compute.layers(); ++layer) compute.forward(0, layer);
   for (std::size_t layer = compute.layers(); layer-- > 0;) {
     std::vector<Flat> scratch;
     std::vector<std::byte*> pointers;
@@ -100,7 +100,7 @@ std::vector<Flat> train_gradients(zero::LayerCompute& compute, std::vector<Flat>
       scratch.emplace_back(weights[g].size(), -1.0f);
       pointers.push_back(reinterpret_cast<std::byte*>(scratch.back().data()));
     }
-    compute.backward(layer, pointers);
+    compute.backward(0, layer, pointers);
     for (std::size_t i = 0; i < scratch.size(); ++i) {
       Flat& sum = gradients[compute.groups_of(layer)[i]];
       std::transform(sum.begin(), sum.end(), scratch[i].begin(), sum.begin(), std::plus<>());
@@ -169,7 +169,7 @@ void dump(const std::filesystem::path& folder, const std::filesystem::path& batc
   Batch batch = read_batch(batch_file);
 
   const std::vector<Flat> gradients = train_gradients(*compute, weights, batch);
-  const zero::LossSum loss = compute->loss();
+  const zero::LossSum loss = compute->loss(0);
   const auto tokens = static_cast<double>(loss.tokens);
   const std::vector<float> logits = all_logits(model, layouts, weights, batch);
 

@@ -83,5 +83,29 @@ TEST(ActivationBound, HoldsWithinAQuarterInBf16) {
   expect_tight({.group_type = at::kBFloat16});
 }
 
+// The bound of micro-batches that pass the layers together, when each further one adds open_micro_batch_bytes().
+TEST(ActivationBound, CoversMicroBatchesThatAreOpenTogether) {
+  constexpr std::size_t kMicroBatches = 4;
+  for (const Shape& shape : shapes()) {
+    SCOPED_TRACE(shape.name);
+    DecoderOptions options{.group_type = at::kBFloat16, .compute = DecoderOptions::Compute::Fp32};
+    options.loss_chunk_tokens = 64;
+    Budget budget("host", 8_GiB);
+    const zero::TorchAllocator allocator(budget);
+    FlatRun run(shape.config, options);
+    run.bind();
+    std::vector<IdBatch> batches;
+    for (unsigned m = 0; m < kMicroBatches; ++m) {
+      batches.push_back(random_ids(shape.sequences, shape.tokens_each, shape.config.vocab_size, m));
+    }
+    run.train_vertically(batches);
+    const ActivationBound bound(shape.config, options);
+    const std::uint64_t open = bound.open_micro_batch_bytes(shape.sequences, shape.tokens_each);
+    const std::uint64_t all = bound.bytes(shape.sequences, shape.tokens_each) + (kMicroBatches - 1) * open;
+    EXPECT_LE(budget.peak(), all);
+    EXPECT_GE(budget.peak(), all / 4 * 3);
+  }
+}
+
 }  // namespace
 }  // namespace strata::models

@@ -67,25 +67,41 @@ class FlatRun {
     bind();
   }
   void forward(const IdBatch& batch) {
-    compute_->begin(batch.view(), zero::Pass::Train);
-    for (std::size_t layer = 0; layer + 1 < compute_->layers(); ++layer) compute_->forward(layer);
+    compute_->begin(0, batch.view(), zero::Pass::Train);
+    for (std::size_t layer = 0; layer + 1 < compute_->layers(); ++layer) compute_->forward(0, layer);
+  }
+  // All micro-batches through a layer before the next one; gradients() of each micro-batch as backward() gives them.
+  std::vector<std::vector<std::vector<Bytes>>> train_vertically(const std::vector<IdBatch>& batches) {
+    const std::size_t layers = compute_->layers();
+    for (std::size_t m = 0; m < batches.size(); ++m) compute_->begin(m, batches[m].view(), zero::Pass::Train);
+    for (std::size_t layer = 0; layer + 1 < layers; ++layer) {
+      for (std::size_t m = 0; m < batches.size(); ++m) compute_->forward(m, layer);
+    }
+    std::vector<std::vector<std::vector<Bytes>>> gradients(batches.size(), std::vector<std::vector<Bytes>>(layers));
+    for (std::size_t layer = layers; layer-- > 0;) {
+      for (std::size_t m = 0; m < batches.size(); ++m) gradients[m][layer] = backward(m, layer);
+    }
+    return gradients;
   }
   // Flat gradients by layer, then by the layer's groups, in memory that was poisoned before.
   std::vector<std::vector<Bytes>> backward() {
     std::vector<std::vector<Bytes>> gradients(compute_->layers());
-    for (std::size_t layer = compute_->layers(); layer-- > 0;) {
-      std::vector<std::byte*> pointers;
-      gradients[layer].reserve(2);
-      for (const std::size_t group : compute_->groups_of(layer)) {
-        gradients[layer].emplace_back(weights_[group].size(), std::byte{0xff});
-        pointers.push_back(gradients[layer].back().data());
-      }
-      compute_->backward(layer, pointers);
-    }
+    for (std::size_t layer = compute_->layers(); layer-- > 0;) gradients[layer] = backward(0, layer);
     return gradients;
   }
 
  private:
+  std::vector<Bytes> backward(std::size_t micro_batch, std::size_t layer) {
+    std::vector<Bytes> gradients;
+    std::vector<std::byte*> pointers;
+    gradients.reserve(2);
+    for (const std::size_t group : compute_->groups_of(layer)) {
+      gradients.emplace_back(weights_[group].size(), std::byte{0xff});
+      pointers.push_back(gradients.back().data());
+    }
+    compute_->backward(micro_batch, layer, pointers);
+    return gradients;
+  }
   void fill(const zero::FlatLayout& layout, std::size_t param, std::mt19937& engine) {
     const zero::ParamDecl& decl = layout.group().params[param];
     const bool is_norm = !decl.decay && decl.name.find("norm") != std::string::npos;

@@ -29,10 +29,37 @@ TEST(TorchLayerCompute, TheSameBatchGivesTheSameBits) {
   const IdBatch batch = random_ids(3, 17, 101, 1);
   run.forward(batch);
   const auto first = run.backward();
-  const double loss = run.compute().loss().loss_sum;
+  const double loss = run.compute().loss(0).loss_sum;
   run.forward(batch);
   EXPECT_EQ(run.backward(), first);
-  EXPECT_EQ(run.compute().loss().loss_sum, loss);
+  EXPECT_EQ(run.compute().loss(0).loss_sum, loss);
+}
+
+TEST(TorchLayerCompute, MicroBatchesThatPassTheLayersTogetherGiveTheBitsOfEachAlone) {
+  const std::vector<IdBatch> batches = {random_ids(3, 17, 101, 1), random_ids(1, 5, 101, 2), random_ids(2, 9, 101, 3)};
+  FlatRun run(tied_config(), {});
+  run.bind();
+  const auto together = run.train_vertically(batches);
+  std::vector<double> losses;
+  for (std::size_t m = 0; m < batches.size(); ++m) losses.push_back(run.compute().loss(m).loss_sum);
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    run.forward(batches[m]);
+    EXPECT_EQ(run.backward(), together[m]);
+    EXPECT_EQ(run.compute().loss(0).loss_sum, losses[m]);
+  }
+}
+
+TEST(TorchLayerCompute, AMicroBatchThatIsNotOpenIsRefusedByNumber) {
+  FlatRun run(tied_config(), {});
+  run.bind();
+  run.forward(random_ids(1, 5, 101, 5));
+  run.compute().end(0);
+  try {
+    run.compute().forward(0, 0);
+    FAIL() << "accepted";
+  } catch (const ContractViolation& error) {
+    EXPECT_NE(std::string(error.what()).find("micro-batch 0"), std::string::npos) << error.what();
+  }
 }
 
 TEST(TorchLayerCompute, WeightsMayMoveBetweenForwardAndBackward) {
@@ -94,11 +121,11 @@ TEST(TorchLayerCompute, EvaluationGivesTheLossOfTraining) {
   const IdBatch batch = random_ids(2, 11, 101, 6);
   run.forward(batch);
   run.backward();
-  const zero::LossSum trained = run.compute().loss();
-  run.compute().begin(batch.view(), zero::Pass::Evaluate);
-  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(layer);
-  EXPECT_EQ(run.compute().loss().loss_sum, trained.loss_sum);
-  EXPECT_EQ(run.compute().loss().tokens, trained.tokens);
+  const zero::LossSum trained = run.compute().loss(0);
+  run.compute().begin(0, batch.view(), zero::Pass::Evaluate);
+  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(0, layer);
+  EXPECT_EQ(run.compute().loss(0).loss_sum, trained.loss_sum);
+  EXPECT_EQ(run.compute().loss(0).tokens, trained.tokens);
 }
 
 TEST(TorchLayerCompute, GenerationGivesOneRowOfLogitsPerSequence) {
@@ -106,9 +133,9 @@ TEST(TorchLayerCompute, GenerationGivesOneRowOfLogitsPerSequence) {
   run.bind();
   IdBatch batch = random_ids(2, 11, 101, 7);
   batch.labels.clear();
-  run.compute().begin(batch.view(), zero::Pass::Generate);
-  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(layer);
-  EXPECT_EQ(run.compute().logits().size(), 2u * 101u);
+  run.compute().begin(0, batch.view(), zero::Pass::Generate);
+  for (std::size_t layer = 0; layer < run.compute().layers(); ++layer) run.compute().forward(0, layer);
+  EXPECT_EQ(run.compute().logits(0).size(), 2u * 101u);
 }
 
 // The loss of a step along the gradient, seen from the loss alone: (L(w + h d) - L(w - h d)) / 2h = <gradient, d>.
@@ -133,7 +160,7 @@ TEST(TorchLayerCompute, GradientOfTheTiedEmbeddingIsTheSumOfBothUses) {
     run.forward(batch);
     run.backward();
     std::copy(before.begin(), before.end(), weights);
-    return run.compute().loss().loss_sum;
+    return run.compute().loss(0).loss_sum;
   };
   constexpr double kStep = 2e-3;
   EXPECT_NEAR((loss_at(kStep) - loss_at(-kStep)) / (2 * kStep), length, 2e-3 * length);
@@ -147,7 +174,7 @@ TEST(TorchLayerCompute, Bf16WeightsComputeCloseToTheSameWeightsInFp32) {
     run.bind();
     run.forward(batch);
     const auto gradients = run.backward();
-    losses[upcast] = run.compute().loss().loss_sum;
+    losses[upcast] = run.compute().loss(0).loss_sum;
     EXPECT_TRUE(std::isfinite(losses[upcast]));
   }
   EXPECT_NEAR(losses[0], losses[1], 0.01 * losses[1]);

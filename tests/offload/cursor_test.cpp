@@ -52,6 +52,17 @@ TEST(Cursor, UpdatesBeginInTheSecondRepetition) {
   EXPECT_EQ(cursor.position(), 3U);
 }
 
+TEST(Cursor, EarlyUpdatesBeginInTheFirstRepetition) {
+  const Schedule schedule("train", {gather(0), gather(1), {piece(5), Access::ReadWrite, Lane::EarlyUpdates}});
+  Cursor cursor;
+  cursor.start(&schedule);
+  EXPECT_EQ(cursor.next_use(piece(5)), 2U);
+  for (const std::uint32_t number : {0U, 1U, 0U}) (void)follow(cursor, number, Lane::Gathers, Cursor::Followed::Next);
+  EXPECT_EQ(cursor.position(), 2U) << "the next forward passes the update";
+  EXPECT_EQ(follow(cursor, 5, Lane::EarlyUpdates, Cursor::Followed::Next), Made{2});
+  EXPECT_EQ(cursor.position(), 4U);
+}
+
 TEST(Cursor, AFastLaneLeavesThePositionToTheSlowOne) {
   const Schedule schedule("train", {update(5), gather(0), update(6), gather(1)});
   Cursor cursor;

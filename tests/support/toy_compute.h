@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +17,8 @@ namespace strata::test {
 
 // Layer 0 looks rows up in a table [V, H] (group 0). Layers 1..k add relu(x A) B to x, A [H, F] and B [F, H] (group i).
 // The last layer scales x by a vector [H] (group k+1) and multiplies with the transposed table: it names groups {0,
-// k+1}, so group 0 is tied. Parameters are upcast to fp32, sums run in index order, so results are deterministic.
+// k+1}, so group 0 is tied; with a head of its own, group k+1 holds another table [V, H] beside the vector.
+// Parameters are upcast to fp32, sums run in index order, so results are deterministic.
 // Sizes leave gaps between parameters and tails shorter than a page.
 class ToyCompute final : public zero::LayerCompute {
  public:
@@ -24,7 +26,10 @@ class ToyCompute final : public zero::LayerCompute {
   static constexpr std::size_t kHidden = 30;
   static constexpr std::size_t kInner = 44;
 
-  ToyCompute(std::size_t blocks, DType dtype, std::size_t world = 1) : blocks_(blocks), dtype_(dtype) {
+  enum class Head : std::uint8_t { Tied, Own };
+
+  ToyCompute(std::size_t blocks, DType dtype, std::size_t world = 1, Head head = Head::Tied)
+      : blocks_(blocks), dtype_(dtype), head_(head) {
     const auto add = [&](zero::GroupDecl group) {
       layouts_.emplace_back(group, world);
       bindings_.push_back(std::make_unique<Binding>());
@@ -34,10 +39,12 @@ class ToyCompute final : public zero::LayerCompute {
     for (std::size_t b = 0; b < blocks; ++b) {
       add({"block." + std::to_string(b), {{"a", {dim(kHidden), dim(kInner)}}, {"b", {dim(kInner), dim(kHidden)}}}});
     }
-    add({"scale", {{"scale", {dim(kHidden)}, /*decay=*/false}}});
+    zero::GroupDecl scale{"scale", {{"scale", {dim(kHidden)}, /*decay=*/false}}};
+    if (head_ == Head::Own) scale.params.push_back({"out.weight", {dim(kVocabulary), dim(kHidden)}});
+    add(std::move(scale));
     groups_of_.push_back({0});
     for (std::size_t b = 1; b <= blocks; ++b) groups_of_.push_back({b});
-    groups_of_.push_back({0, blocks + 1});
+    groups_of_.push_back(head_ == Head::Own ? std::vector{blocks + 1} : std::vector{std::size_t{0}, blocks + 1});
   }
 
   const std::vector<zero::FlatLayout>& layouts() const override { return layouts_; }
@@ -46,55 +53,55 @@ class ToyCompute final : public zero::LayerCompute {
   zero::StorageBinding& binding(std::size_t group) override { return *bindings_.at(group); }
   bool backward_needs_params(std::size_t layer) const override { return layer != 0; }
 
-  void begin(const zero::BatchView& batch, zero::Pass pass) override {
-    STRATA_EXPECTS(!running_, "begin() twice");
-    running_ = true;
-    pass_ = pass;
-    sequences_ = static_cast<std::size_t>(batch.sequences);
-    tokens_.assign(batch.tokens.begin(), batch.tokens.end());
-    labels_.assign(batch.labels.begin(), batch.labels.end());
-    inputs_.clear();
-    loss_ = {};
+  void begin(std::size_t micro_batch, const zero::BatchView& batch, zero::Pass pass) override {
+    STRATA_EXPECTS(!open_.contains(micro_batch), "begin() twice");
+    Open& open = open_[micro_batch];
+    open.pass = pass;
+    open.sequences = static_cast<std::size_t>(batch.sequences);
+    open.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+    open.labels.assign(batch.labels.begin(), batch.labels.end());
   }
 
-  void forward(std::size_t layer) override {
-    STRATA_EXPECTS(running_, "forward() outside of a micro-batch");
-    if (layer == blocks_ + 1) return head(nullptr, nullptr);
+  void forward(std::size_t micro_batch, std::size_t layer) override {
+    Open& now = open(micro_batch);
+    if (layer == blocks_ + 1) return run_head(now, nullptr, nullptr);
     if (layer == 0) {
       const TensorSpan table = param(0, 0);
-      hidden_.resize(tokens_.size() * kHidden);
-      for (std::size_t t = 0; t < tokens_.size(); ++t) {
+      now.hidden.resize(now.tokens.size() * kHidden);
+      for (std::size_t t = 0; t < now.tokens.size(); ++t) {
         for (std::size_t h = 0; h < kHidden; ++h) {
-          hidden_[t * kHidden + h] = load_element(table, static_cast<std::size_t>(tokens_[t]) * kHidden + h);
+          now.hidden[t * kHidden + h] = load_element(table, static_cast<std::size_t>(now.tokens[t]) * kHidden + h);
         }
       }
       return;
     }
-    inputs_.push_back(hidden_);
-    const std::vector<float> inner = inner_of(layer, hidden_);
+    now.inputs.push_back(now.hidden);
+    const std::vector<float> inner = inner_of(layer, now.hidden);
     const std::vector<float> b = upcast(layer, 1);
-    for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    for (std::size_t t = 0; t < now.tokens.size(); ++t) {
       for (std::size_t f = 0; f < kInner; ++f) {
         const float value = std::max(inner[t * kInner + f], 0.0F);
-        for (std::size_t h = 0; h < kHidden; ++h) hidden_[t * kHidden + h] += value * b[f * kHidden + h];
+        for (std::size_t h = 0; h < kHidden; ++h) now.hidden[t * kHidden + h] += value * b[f * kHidden + h];
       }
     }
   }
 
-  void backward(std::size_t layer, std::span<std::byte* const> grads) override {
-    STRATA_EXPECTS(running_ && pass_ == zero::Pass::Train, "backward() outside of a training micro-batch");
+  void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) override {
+    Open& now = open(micro_batch);
+    STRATA_EXPECTS(now.pass == zero::Pass::Train, "backward() outside of a training micro-batch");
     std::vector<std::vector<float>> flat;
     for (const std::size_t group : groups_of_[layer]) flat.emplace_back(layouts_[group].numel(), 0.0F);
     if (layer == blocks_ + 1) {
-      head(flat[0].data(), flat[1].data());
+      const bool own = head_ == Head::Own;
+      run_head(now, flat[0].data() + (own ? layouts_[blocks_ + 1].params()[1].offset : 0), flat[own ? 0 : 1].data());
     } else if (layer == 0) {
-      for (std::size_t t = 0; t < tokens_.size(); ++t) {
+      for (std::size_t t = 0; t < now.tokens.size(); ++t) {
         for (std::size_t h = 0; h < kHidden; ++h) {
-          flat[0][static_cast<std::size_t>(tokens_[t]) * kHidden + h] += grad_[t * kHidden + h];
+          flat[0][static_cast<std::size_t>(now.tokens[t]) * kHidden + h] += now.grad[t * kHidden + h];
         }
       }
     } else {
-      block_backward(layer, flat[0]);
+      block_backward(now, layer, flat[0]);
     }
     for (std::size_t i = 0; i < grads.size(); ++i) {
       const TensorSpan out{grads[i], dtype_, flat[i].size()};
@@ -102,13 +109,10 @@ class ToyCompute final : public zero::LayerCompute {
     }
   }
 
-  zero::LossSum loss() const override { return loss_; }
-  std::span<const float> logits() const override { return logits_; }
-  void end() override {
-    STRATA_EXPECTS(running_, "end() outside of a micro-batch");
-    running_ = false;
-    inputs_.clear();
-    hidden_.clear();
+  zero::LossSum loss(std::size_t micro_batch) const override { return open_.at(micro_batch).loss; }
+  std::span<const float> logits(std::size_t micro_batch) const override { return open_.at(micro_batch).logits; }
+  void end(std::size_t micro_batch) override {
+    STRATA_EXPECTS(open_.erase(micro_batch) == 1, "end() outside of a micro-batch");
   }
 
  private:
@@ -123,6 +127,23 @@ class ToyCompute final : public zero::LayerCompute {
     }
     std::byte* data = nullptr;
   };
+
+  struct Open {
+    zero::Pass pass = zero::Pass::Train;
+    std::size_t sequences = 1;
+    std::vector<std::int64_t> tokens;
+    std::vector<std::int64_t> labels;
+    std::vector<float> hidden;
+    std::vector<float> grad;                 // d(loss)/d(output) of the next layer that backward() visits
+    std::vector<std::vector<float>> inputs;  // of the middle layers that ran, last in first out
+    std::vector<float> logits;
+    zero::LossSum loss;
+  };
+
+  Open& open(std::size_t micro_batch) {
+    STRATA_EXPECTS(open_.contains(micro_batch), "a layer runs outside of a micro-batch");
+    return open_.at(micro_batch);
+  }
 
   TensorSpan param(std::size_t group, std::size_t index) const {
     STRATA_EXPECTS(bindings_[group]->data != nullptr, "group " + layouts_[group].group().name + " is not bound");
@@ -139,8 +160,9 @@ class ToyCompute final : public zero::LayerCompute {
 
   std::vector<float> inner_of(std::size_t layer, const std::vector<float>& x) const {
     const std::vector<float> a = upcast(layer, 0);
-    std::vector<float> inner(tokens_.size() * kInner, 0.0F);
-    for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    const std::size_t tokens = x.size() / kHidden;
+    std::vector<float> inner(tokens * kInner, 0.0F);
+    for (std::size_t t = 0; t < tokens; ++t) {
       for (std::size_t h = 0; h < kHidden; ++h) {
         for (std::size_t f = 0; f < kInner; ++f) inner[t * kInner + f] += x[t * kHidden + h] * a[h * kInner + f];
       }
@@ -148,18 +170,18 @@ class ToyCompute final : public zero::LayerCompute {
     return inner;
   }
 
-  // grad_ is d(loss)/d(output) before and d(loss)/d(input) after.
-  void block_backward(std::size_t layer, std::vector<float>& flat) {
-    const std::vector<float> x = std::move(inputs_.back());
-    inputs_.pop_back();
+  // now.grad is d(loss)/d(output) before and d(loss)/d(input) after.
+  void block_backward(Open& now, std::size_t layer, std::vector<float>& flat) {
+    const std::vector<float> x = std::move(now.inputs.back());
+    now.inputs.pop_back();
     const std::vector<float> inner = inner_of(layer, x);
     const std::vector<float> a = upcast(layer, 0);
     const std::vector<float> b = upcast(layer, 1);
     float* const grad_a = flat.data() + layouts_[layer].params()[0].offset;
     float* const grad_b = flat.data() + layouts_[layer].params()[1].offset;
-    for (std::size_t t = 0; t < tokens_.size(); ++t) {
-      const std::vector<float> out(grad_.begin() + static_cast<std::ptrdiff_t>(t * kHidden),
-                                   grad_.begin() + static_cast<std::ptrdiff_t>((t + 1) * kHidden));
+    for (std::size_t t = 0; t < now.tokens.size(); ++t) {
+      const std::vector<float> out(now.grad.begin() + static_cast<std::ptrdiff_t>(t * kHidden),
+                                   now.grad.begin() + static_cast<std::ptrdiff_t>((t + 1) * kHidden));
       for (std::size_t f = 0; f < kInner; ++f) {
         const float value = inner[t * kInner + f];
         if (value <= 0) continue;
@@ -170,42 +192,42 @@ class ToyCompute final : public zero::LayerCompute {
         }
         for (std::size_t h = 0; h < kHidden; ++h) {
           grad_a[h * kInner + f] += x[t * kHidden + h] * into;
-          grad_[t * kHidden + h] += into * a[h * kInner + f];
+          now.grad[t * kHidden + h] += into * a[h * kInner + f];
         }
       }
     }
   }
 
-  // Loss, or logits; with gradient buffers also their gradients and grad_.
-  void head(float* grad_table, float* grad_scale) {
-    const std::vector<float> table = upcast(0, 0);
+  // Loss, or logits; with gradient buffers also their gradients and now.grad.
+  void run_head(Open& now, float* grad_table, float* grad_scale) {
+    const std::vector<float> table = head_ == Head::Own ? upcast(blocks_ + 1, 1) : upcast(0, 0);
     const std::vector<float> scale = upcast(blocks_ + 1, 0);
-    grad_.assign(hidden_.size(), 0.0F);
-    logits_.clear();
-    const std::size_t each = tokens_.size() / sequences_;
-    for (std::size_t t = 0; t < tokens_.size(); ++t) {
-      const float* const x = hidden_.data() + t * kHidden;
+    now.grad.assign(now.hidden.size(), 0.0F);
+    now.logits.clear();
+    const std::size_t each = now.tokens.size() / now.sequences;
+    for (std::size_t t = 0; t < now.tokens.size(); ++t) {
+      const float* const x = now.hidden.data() + t * kHidden;
       std::vector<float> logits(kVocabulary, 0.0F);
       for (std::size_t v = 0; v < kVocabulary; ++v) {
         for (std::size_t h = 0; h < kHidden; ++h) logits[v] += x[h] * scale[h] * table[v * kHidden + h];
       }
-      if (pass_ == zero::Pass::Generate) {
-        if ((t + 1) % each == 0) logits_.insert(logits_.end(), logits.begin(), logits.end());
+      if (now.pass == zero::Pass::Generate) {
+        if ((t + 1) % each == 0) now.logits.insert(now.logits.end(), logits.begin(), logits.end());
         continue;
       }
-      if (labels_[t] < 0) continue;
-      const auto label = static_cast<std::size_t>(labels_[t]);
+      if (now.labels[t] < 0) continue;
+      const auto label = static_cast<std::size_t>(now.labels[t]);
       float sum = 0;
       for (float& value : logits) sum += value = std::exp(value);
-      loss_.loss_sum -= static_cast<double>(std::log(logits[label] / sum));
-      ++loss_.tokens;
+      now.loss.loss_sum -= static_cast<double>(std::log(logits[label] / sum));
+      ++now.loss.tokens;
       if (grad_table == nullptr) continue;
       for (std::size_t v = 0; v < kVocabulary; ++v) {
         const float delta = logits[v] / sum - (v == label ? 1.0F : 0.0F);
         for (std::size_t h = 0; h < kHidden; ++h) {
           grad_table[v * kHidden + h] += delta * x[h] * scale[h];
           grad_scale[h] += delta * x[h] * table[v * kHidden + h];
-          grad_[t * kHidden + h] += delta * scale[h] * table[v * kHidden + h];
+          now.grad[t * kHidden + h] += delta * scale[h] * table[v * kHidden + h];
         }
       }
     }
@@ -213,19 +235,11 @@ class ToyCompute final : public zero::LayerCompute {
 
   const std::size_t blocks_;
   const DType dtype_;
+  const Head head_;
   std::vector<zero::FlatLayout> layouts_;
   std::vector<std::vector<std::size_t>> groups_of_;
   std::vector<std::unique_ptr<Binding>> bindings_;
-  bool running_ = false;
-  zero::Pass pass_ = zero::Pass::Train;
-  std::size_t sequences_ = 1;
-  std::vector<std::int64_t> tokens_;
-  std::vector<std::int64_t> labels_;
-  std::vector<float> hidden_;
-  std::vector<float> grad_;
-  std::vector<std::vector<float>> inputs_;  // of the middle layers that ran, last in first out
-  std::vector<float> logits_;
-  zero::LossSum loss_;
+  std::map<std::size_t, Open> open_;  // by micro-batch
 };
 
 }  // namespace strata::test

@@ -30,13 +30,15 @@ struct ToyOptions {
   DType dtype = DType::F32;
   std::size_t blocks = 3;
   std::size_t micro_batches = 1;
+  zero::Accumulation accumulation = zero::Accumulation::Horizontal;
+  ToyCompute::Head head = ToyCompute::Head::Tied;
   double param_host_share = 0;  // of a class at home elsewhere, the part that is at home in host memory
   double state_host_share = 0;
   std::size_t slots = 64;
   std::size_t slot_bytes = kPageBytes;
   std::uint64_t look_ahead_pages = 0;
   zero::GatherAhead gather_ahead = zero::GatherAhead::One;
-  bool overlap_update = false;
+  zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
   HostDeviceOptions device = {};
 };
 
@@ -88,8 +90,7 @@ class ToyEngine {
  public:
   explicit ToyEngine(const ToyOptions& chosen) : options(chosen) {
     add_shards();
-    const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches);
-    make_device_slots(visits);
+    make_device_slots();
     std::vector<const zero::FlatLayout*> layouts;
     for (const zero::FlatLayout& layout : compute.layouts()) layouts.push_back(&layout);
     groups.reserve(layouts.size());
@@ -97,14 +98,17 @@ class ToyEngine {
       groups.emplace_back(*layouts[g], options.dtype, shards[g].param, compute.binding(g), store, *gather, comm,
                           streams(), counters);
     }
-    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size())};
+    using NotFinite = zero::GradReducer::Options::NotFinite;
+    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size()),
+                                            zero::leading_contributions(visits, layouts.size()), accumulators.get(),
+                                            during_backward() ? NotFinite::Fails : NotFinite::Counts};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(
         layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
-        counters, busy, options.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+        counters, busy, zero::update_lane(options.update_time));
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
-    make_schedules(visits);
+    make_schedules();
     store.set_schedule(train_schedule, train_schedule);
   }
 
@@ -115,8 +119,16 @@ class ToyEngine {
     for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m);
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
-    const zero::LossSum loss = runner->train(views);
-    if (!options.overlap_update) {
+    if (during_backward()) {
+      std::vector<Event> started;
+      const zero::LossSum loss = runner->train(visits, views, [&](std::size_t group, const Event& gradient) {
+        return started.emplace_back(pipeline->start(group, toy_step(steps), gradient));
+      });
+      updating = std::move(started);
+      return loss;
+    }
+    const zero::LossSum loss = runner->train(visits, views);
+    if (options.update_time == zero::UpdateTime::AfterBackward) {
       pipeline->step(toy_step(steps));
       return loss;
     }
@@ -151,6 +163,7 @@ class ToyEngine {
     return all;
   }
 
+  bool during_backward() const { return options.update_time == zero::UpdateTime::DuringBackward; }
   zero::UpdateSite site() const {
     return options.state_home == offload::TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
   }
@@ -167,7 +180,8 @@ class ToyEngine {
   offload::BlobTier nvme_tier{blobs};
   PlainMath math;
   PlainAdam adam;
-  ToyCompute compute{options.blocks, options.dtype};
+  ToyCompute compute{options.blocks, options.dtype, 1, options.head};
+  const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches, options.accumulation);
   SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
   // Exclusively the reducer's.
   SlotPool staging{allocate_host(host, 3 * options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
@@ -175,6 +189,7 @@ class ToyEngine {
                                        device.allocate(options.slot_bytes, MemoryTag::Staging)};
   std::unique_ptr<zero::DeviceSlots> gather;
   std::unique_ptr<zero::DeviceSlots> grads;
+  std::unique_ptr<zero::DeviceSlots> accumulators;
   offload::ShardStore store{{&device_tier, &host_tier, &nvme_tier},
                             slots,
                             std::make_unique<offload::NextUsePolicy>(),
@@ -204,8 +219,7 @@ class ToyEngine {
   void add_shards() {
     using offload::Access;
     using offload::ShardKind;
-    const std::vector<std::size_t> contributions =
-        zero::count_contributions(zero::train_visits(compute, options.micro_batches), compute.layouts().size());
+    const std::vector<std::size_t> contributions = zero::count_contributions(visits, compute.layouts().size());
     std::vector<offload::ShardSpec> params;
     std::vector<offload::ShardSpec> states;
     const std::vector<StateSpec> kinds = adam.states(options.dtype);
@@ -252,7 +266,7 @@ class ToyEngine {
     store.drain_uncached();
   }
 
-  void make_device_slots(const std::vector<zero::Visit>& visits) {
+  void make_device_slots() {
     std::vector<std::uint64_t> bytes;
     for (const zero::FlatLayout& layout : compute.layouts()) bytes.push_back(layout.numel() * bytes_of(options.dtype));
     std::vector<std::vector<std::size_t>> gathered;
@@ -267,15 +281,17 @@ class ToyEngine {
         device, MemoryTag::Gather,
         alias ? std::vector<zero::SlotClass>{} : zero::plan_slot_classes(bytes, gathered, window));
     grads = std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, 1));
+    std::vector<std::uint64_t> sums;
+    for (const zero::FlatLayout& layout : compute.layouts()) sums.push_back(layout.shard_numel() * sizeof(float));
+    accumulators =
+        std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(sums, reduced, 1));
   }
 
-  void make_schedules(const std::vector<zero::Visit>& visits) {
-    const auto train = zero::plan_actions(visits, options.gather_ahead);
+  void make_schedules() {
+    const auto train = zero::plan_actions(visits, options.gather_ahead, options.update_time);
     const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(
-                     store, shards, train, &updates, site(),
-                     options.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward));
+        "train", zero::scheduled_accesses(store, shards, train, &updates, site(), options.update_time));
     forward_schedule = std::make_shared<offload::Schedule>(
         "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
   }

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <string>
+
 #include "core/error.h"
 #include "core/local_communicator.h"
 #include "support/plain_math.h"
@@ -18,16 +22,19 @@ constexpr std::size_t kNumel = 2 * ShardMath::kNormBlock + 3000;  // three piece
 // A reducer for one group; gradient i of a step holds (i + 1) * pattern.
 struct Rig {
   Rig(TierKind home, DType dtype, DType home_dtype, std::size_t contributions, bool with_staging = true,
-      HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial, std::size_t slot_bytes = kSlotBytes)
+      HostDeviceOptions::Mode mode = HostDeviceOptions::Mode::Adversarial, std::size_t slot_bytes = kSlotBytes,
+      std::size_t summed_first = 1,
+      GradReducer::Options::NotFinite not_finite = GradReducer::Options::NotFinite::Counts)
       : tiers({.slots = offload::ShardStore::kMinSlots, .slot_bytes = slot_bytes, .device = {.mode = mode, .seed = 4}}),
         dtype_(dtype),
         layout({"g", {{"p", {static_cast<std::int64_t>(kNumel)}}}}, 1),
         grad(tiers.add(layout.shard_numel(), home, home_dtype, offload::ShardKind::Grad)),
         slots(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.numel() * bytes_of(dtype), 2}}),
+        accumulators(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.shard_numel() * sizeof(float), 1}}),
         staging(allocate_host(tiers.host, 2 * slot_bytes, MemoryTag::Staging), slot_bytes),
-        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}}, tiers.store, slots,
-                with_staging ? &staging : nullptr, comm, {*copy_in, *copy_out, *comm_stream, *compute}, adder, math,
-                math, counters) {}
+        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}, {summed_first}, &accumulators, not_finite},
+                tiers.store, slots, with_staging ? &staging : nullptr, comm,
+                {*copy_in, *copy_out, *comm_stream, *compute}, adder, math, math, counters) {}
 
   static float pattern(std::size_t i) { return static_cast<float>(i % 7) - 3; }
 
@@ -54,6 +61,7 @@ struct Rig {
   FlatLayout layout;
   offload::ShardId grad;
   DeviceSlots slots;
+  DeviceSlots accumulators;
   SlotPool staging;
   test::PlainMath math;
   LocalCommunicator comm;
@@ -92,6 +100,28 @@ TEST_P(EachGradHome, SeveralContributionsAreAdded) {
       rig.expect_home(7);
     }
   }
+}
+
+TEST_P(EachGradHome, ContributionsSummedOnTheDeviceArriveAsTheirSumAndLaterOnesAreAdded) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const std::size_t contributions : {3, 5}) {
+      Rig rig(GetParam(), dtype, DType::F32, contributions, contributions > 3, HostDeviceOptions::Mode::Adversarial,
+              kSlotBytes, /*summed_first=*/3);
+      for (int step = 0; step < 2; ++step) {
+        for (std::size_t i = 0; i < contributions; ++i) rig.contribute(1.0F);
+        rig.reducer.finish();
+        rig.expect_home(static_cast<float>(contributions));
+      }
+    }
+  }
+}
+
+TEST(GradReducer, ASumOfTheDeviceTravelsOnceInFp32) {
+  Rig rig(TierKind::Host, DType::BF16, DType::F32, 4, true, HostDeviceOptions::Mode::Normal, kSlotBytes,
+          /*summed_first=*/3);
+  for (int i = 0; i < 4; ++i) rig.contribute(1);
+  rig.reducer.finish();
+  EXPECT_EQ(rig.counters.to_host, rig.layout.numel() * (4 + 2));
 }
 
 TEST(GradReducer, CountsTheBytesThatLeaveTheDevice) {
@@ -133,6 +163,42 @@ TEST(GradReducer, TheNormRefusesSlotsThatCutItsBlocks) {
   EXPECT_THROW(rig.reducer.sum_of_squares(), ContractViolation);
 }
 
+TEST_P(EachGradHome, AGradientIsCompleteWithItsLastContribution) {
+  Rig rig(GetParam(), DType::BF16, DType::F32, 2);
+  for (int step = 0; step < 2; ++step) {
+    rig.contribute(1);
+    EXPECT_THROW((void)rig.reducer.complete(0), ContractViolation);
+    rig.contribute(2);
+    rig.reducer.complete(0).wait();
+    rig.expect_home(3);
+    rig.reducer.finish();
+    EXPECT_GT(rig.reducer.sum_of_squares(), 0);
+  }
+}
+
+TEST_P(EachGradHome, AGradientThatIsNotFiniteFailsItsGroupByNameWhereUpdatesBegin) {
+  using NotFinite = GradReducer::Options::NotFinite;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    Rig strict(GetParam(), dtype, DType::F32, 1, true, HostDeviceOptions::Mode::Adversarial, kSlotBytes, 1,
+               NotFinite::Fails);
+    strict.contribute(1);
+    strict.reducer.finish();
+    strict.contribute(kInfinity);
+    EXPECT_THROW(strict.reducer.complete(0).wait(), DataError);
+    try {
+      strict.reducer.finish();
+      FAIL() << "not noticed";
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("the gradient of g is not finite"), std::string::npos) << error.what();
+    }
+    Rig counting(GetParam(), dtype, DType::F32, 1);
+    counting.contribute(kInfinity);
+    counting.reducer.finish();
+    EXPECT_FALSE(std::isfinite(counting.reducer.sum_of_squares()));
+  }
+}
+
 TEST(GradReducer, AMissingContributionIsRefused) {
   Rig rig(TierKind::Host, DType::F32, DType::F32, 2);
   rig.contribute(1);
@@ -164,6 +230,8 @@ TEST(GradReducer, NeedsStagingWhereSomethingIsAddedOrConverted) {
   EXPECT_FALSE(GradReducer::needs_staging(DType::F32, DType::F32, 1));
   EXPECT_TRUE(GradReducer::needs_staging(DType::F32, DType::F32, 2));
   EXPECT_TRUE(GradReducer::needs_staging(DType::BF16, DType::F32, 1));
+  EXPECT_FALSE(GradReducer::needs_staging(DType::BF16, DType::F32, 3, /*summed_first=*/3));
+  EXPECT_TRUE(GradReducer::needs_staging(DType::BF16, DType::F32, 6, /*summed_first=*/3));
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "core/error.h"
 #include "support/toy_engine.h"
 
@@ -13,17 +16,19 @@ using test::ToyCompute;
 using test::ToyEngine;
 
 TEST(LayerRunner, SumsTheLossOverMicroBatches) {
-  ToyEngine engine({.micro_batches = 3});
-  LossSum expected;
-  for (std::size_t m = 0; m < 3; ++m) {
-    const LossSum loss = engine.runner->evaluate(ToyBatch(1, m).view());
-    expected.loss_sum += loss.loss_sum;
-    expected.tokens += loss.tokens;
+  for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+    ToyEngine engine({.micro_batches = 3, .accumulation = accumulation});
+    LossSum expected;
+    for (std::size_t m = 0; m < 3; ++m) {
+      const LossSum loss = engine.runner->evaluate(ToyBatch(1, m).view());
+      expected.loss_sum += loss.loss_sum;
+      expected.tokens += loss.tokens;
+    }
+    EXPECT_GT(expected.tokens, 0);
+    const LossSum loss = engine.step();
+    EXPECT_EQ(loss.loss_sum, expected.loss_sum);
+    EXPECT_EQ(loss.tokens, expected.tokens);
   }
-  EXPECT_GT(expected.tokens, 0);
-  const LossSum loss = engine.step();
-  EXPECT_EQ(loss.loss_sum, expected.loss_sum);
-  EXPECT_EQ(loss.tokens, expected.tokens);
 }
 
 TEST(LayerRunner, GeneratesLogitsOfTheLastPositionOfEachSequence) {
@@ -61,7 +66,26 @@ TEST(LayerRunner, AFailureInComputeIsThrownByTheCall) {
   ToyBatch batch(1, 0);
   engine.compute_stream->launch([] { throw DeviceError("the kernel failed"); });
   const BatchView view = batch.view();
-  EXPECT_THROW((void)engine.runner->train({&view, 1}), DeviceError);
+  EXPECT_THROW((void)engine.runner->train(engine.visits, {&view, 1}), DeviceError);
+}
+
+TEST(LayerRunner, AGradientThatIsNotFiniteStopsTheUpdatesOfItsAndAllLaterGroups) {
+  ToyEngine engine({.dtype = DType::BF16, .update_time = UpdateTime::DuringBackward});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const FlatLayout& layout = engine.compute.layouts()[2];
+  std::vector<float> values = test::toy_parameters(layout);
+  values[layout.params()[0].offset] = nan;
+  test::write_shard(engine.store, engine.shards[2].param, test::encode(values, DType::BF16));
+  const auto before = engine.snapshot();
+  engine.store.set_schedule(engine.train_schedule);
+  try {
+    (void)engine.step();
+    FAIL() << "not noticed";
+  } catch (const DataError& error) {
+    // The last layer comes first in backward, and the loss itself is none.
+    EXPECT_NE(std::string(error.what()).find("the gradient of scale"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(engine.snapshot() == before);
 }
 
 TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {
@@ -70,7 +94,7 @@ TEST(LayerRunner, WhenAcquiringFailsNothingRefersToTheBatchAnyMore) {
   {
     const ToyBatch batch(1, 0);
     const BatchView view = batch.view();
-    EXPECT_THROW((void)engine.runner->train({&view, 1}), IoError);
+    EXPECT_THROW((void)engine.runner->train(engine.visits, {&view, 1}), IoError);
   }
   // The engine ends here: work that still read the batch would show under AddressSanitizer.
 }

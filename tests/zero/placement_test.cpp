@@ -20,8 +20,9 @@ using Snapshot = std::map<std::string, Bytes>;
 // The same training without any of the code under test: whole tensors in memory, one thread.
 class Reference {
  public:
-  Reference(DType dtype, std::size_t blocks, std::size_t micro_batches)
-      : dtype_(dtype), micro_batches_(micro_batches), compute_(blocks, dtype) {
+  Reference(DType dtype, std::size_t blocks, std::size_t micro_batches, ToyCompute::Head head = ToyCompute::Head::Tied,
+            Accumulation accumulation = Accumulation::Horizontal)
+      : dtype_(dtype), micro_batches_(micro_batches), accumulation_(accumulation), compute_(blocks, dtype, 1, head) {
     const auto contributions = count_contributions(train_visits(compute_, micro_batches), compute_.layouts().size());
     for (std::size_t g = 0; g < compute_.layouts().size(); ++g) {
       const FlatLayout& layout = compute_.layouts()[g];
@@ -42,24 +43,34 @@ class Reference {
     ++step_;
     for (Group& group : groups_) group.received = 0;
     LossSum total;
+    const std::size_t layers = compute_.layers();
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      const ToyBatch batch(step_, m);
-      compute_.begin(batch.view(), Pass::Train);
-      for (std::size_t layer = 0; layer + 1 < compute_.layers(); ++layer) compute_.forward(layer);
-      for (std::size_t layer = compute_.layers(); layer-- > 0;) backward(layer);
-      total.loss_sum += compute_.loss().loss_sum;
-      total.tokens += compute_.loss().tokens;
-      compute_.end();
+      compute_.begin(m, ToyBatch(step_, m).view(), Pass::Train);
+      for (std::size_t layer = 0; layer + 1 < layers; ++layer) compute_.forward(m, layer);
+    }
+    if (accumulation_ == Accumulation::Horizontal) {
+      for (std::size_t m = 0; m < micro_batches_; ++m) {
+        for (std::size_t layer = layers; layer-- > 0;) backward(m, layer);
+      }
+    } else {
+      for (std::size_t layer = layers; layer-- > 0;) {
+        for (std::size_t m = 0; m < micro_batches_; ++m) backward(m, layer);
+      }
+    }
+    for (std::size_t m = 0; m < micro_batches_; ++m) {
+      total.loss_sum += compute_.loss(m).loss_sum;
+      total.tokens += compute_.loss(m).tokens;
+      compute_.end(m);
     }
     for (std::size_t g = 0; g < groups_.size(); ++g) update(g);
     return total;
   }
 
   LossSum evaluate(const ToyBatch& batch) {
-    compute_.begin(batch.view(), Pass::Evaluate);
-    for (std::size_t layer = 0; layer < compute_.layers(); ++layer) compute_.forward(layer);
-    const LossSum loss = compute_.loss();
-    compute_.end();
+    compute_.begin(0, batch.view(), Pass::Evaluate);
+    for (std::size_t layer = 0; layer < compute_.layers(); ++layer) compute_.forward(0, layer);
+    const LossSum loss = compute_.loss(0);
+    compute_.end(0);
     return loss;
   }
 
@@ -84,7 +95,7 @@ class Reference {
     std::vector<Bytes> states;
   };
 
-  void backward(std::size_t layer) {
+  void backward(std::size_t micro_batch, std::size_t layer) {
     const std::vector<std::size_t>& named = compute_.groups_of(layer);
     std::vector<Bytes> flat;
     std::vector<std::byte*> pointers;
@@ -92,7 +103,7 @@ class Reference {
       flat.emplace_back(groups_[g].param.size());
       pointers.push_back(flat.back().data());
     }
-    compute_.backward(layer, pointers);
+    compute_.backward(micro_batch, layer, pointers);
     for (std::size_t i = 0; i < named.size(); ++i) {
       Group& group = groups_[named[i]];
       const std::size_t numel = compute_.layouts()[named[i]].numel();
@@ -114,6 +125,7 @@ class Reference {
 
   const DType dtype_;
   const std::size_t micro_batches_;
+  const Accumulation accumulation_;
   ToyCompute compute_;
   test::PlainAdam adam_;
   test::PlainMath math_;
@@ -129,9 +141,9 @@ void expect_same(const Snapshot& actual, const Snapshot& expected) {
 std::string describe(const ToyOptions& options) {
   return "param " + std::string(name_of(options.param_home)) + ", states " + std::string(name_of(options.state_home)) +
          ", grad " + std::string(name_of(options.grad_home)) + ", " + std::string(name_of(options.dtype)) + ", " +
-         std::to_string(options.micro_batches) + " micro-batches, " + std::to_string(options.slots) +
-         " slots, look-ahead " + std::to_string(options.look_ahead_pages) +
-         (options.gather_ahead == GatherAhead::One ? ", gather ahead" : "") +
+         std::to_string(options.micro_batches) + (options.accumulation == Accumulation::Vertical ? " vertical" : "") +
+         " micro-batches, " + std::to_string(options.slots) + " slots, look-ahead " +
+         std::to_string(options.look_ahead_pages) + (options.gather_ahead == GatherAhead::One ? ", gather ahead" : "") +
          (options.device.mode == HostDeviceOptions::Mode::Adversarial ? ", adversarial" : "");
 }
 
@@ -164,32 +176,41 @@ struct Training {
   DType dtype;
   std::size_t micro_batches;
   HostDeviceOptions::Mode mode;
+  Accumulation accumulation = Accumulation::Horizontal;
+  // Vertical accumulation adds the gradients of a tied table in another order.
+  ToyCompute::Head head() const {
+    return accumulation == Accumulation::Vertical ? ToyCompute::Head::Own : ToyCompute::Head::Tied;
+  }
 };
 
 class Placement : public ::testing::TestWithParam<Training> {};
-INSTANTIATE_TEST_SUITE_P(Trainings, Placement,
-                         ::testing::Values(Training{DType::F32, 1, HostDeviceOptions::Mode::Normal},
-                                           Training{DType::F32, 3, HostDeviceOptions::Mode::Normal},
-                                           Training{DType::BF16, 1, HostDeviceOptions::Mode::Normal},
-                                           Training{DType::BF16, 3, HostDeviceOptions::Mode::Normal},
-                                           Training{DType::F32, 1, HostDeviceOptions::Mode::Adversarial},
-                                           Training{DType::F32, 3, HostDeviceOptions::Mode::Adversarial},
-                                           Training{DType::BF16, 1, HostDeviceOptions::Mode::Adversarial},
-                                           Training{DType::BF16, 3, HostDeviceOptions::Mode::Adversarial}),
-                         [](const auto& param_info) {
-                           return std::string(name_of(param_info.param.dtype)) + "_" +
-                                  std::to_string(param_info.param.micro_batches) +
-                                  (param_info.param.mode == HostDeviceOptions::Mode::Normal ? "_normal"
-                                                                                            : "_adversarial");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Trainings, Placement,
+    ::testing::Values(Training{DType::F32, 1, HostDeviceOptions::Mode::Normal},
+                      Training{DType::F32, 3, HostDeviceOptions::Mode::Normal},
+                      Training{DType::BF16, 1, HostDeviceOptions::Mode::Normal},
+                      Training{DType::BF16, 3, HostDeviceOptions::Mode::Normal},
+                      Training{DType::F32, 1, HostDeviceOptions::Mode::Adversarial},
+                      Training{DType::F32, 3, HostDeviceOptions::Mode::Adversarial},
+                      Training{DType::BF16, 1, HostDeviceOptions::Mode::Adversarial},
+                      Training{DType::BF16, 3, HostDeviceOptions::Mode::Adversarial},
+                      Training{DType::F32, 3, HostDeviceOptions::Mode::Normal, Accumulation::Vertical},
+                      Training{DType::BF16, 1, HostDeviceOptions::Mode::Normal, Accumulation::Vertical},
+                      Training{DType::BF16, 2, HostDeviceOptions::Mode::Normal, Accumulation::Vertical},
+                      Training{DType::BF16, 3, HostDeviceOptions::Mode::Adversarial, Accumulation::Vertical}),
+    [](const auto& param_info) {
+      return std::string(name_of(param_info.param.dtype)) + "_" + std::to_string(param_info.param.micro_batches) +
+             (param_info.param.accumulation == Accumulation::Vertical ? "_vertical" : "") +
+             (param_info.param.mode == HostDeviceOptions::Mode::Normal ? "_normal" : "_adversarial");
+    });
 
 TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
-  const auto [dtype, micro_batches, mode] = GetParam();
+  const auto [dtype, micro_batches, mode, accumulation] = GetParam();
   const bool adversarial = mode == HostDeviceOptions::Mode::Adversarial;
   const int steps = 2;
   // Several middle layers and several micro-batches need not come together, and together they cost the most time.
   const std::size_t blocks = adversarial || micro_batches > 1 ? 1 : 2;
-  Reference reference(dtype, blocks, micro_batches);
+  Reference reference(dtype, blocks, micro_batches, GetParam().head());  // horizontal
   std::vector<LossSum> losses;
   for (int i = 0; i < steps; ++i) losses.push_back(reference.step());
   const Snapshot expected = reference.snapshot();
@@ -202,6 +223,8 @@ TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
       options.dtype = dtype;
       options.blocks = blocks;
       options.micro_batches = micro_batches;
+      options.accumulation = accumulation;
+      options.head = GetParam().head();
       options.device = {.mode = mode, .seed = seed++};
       SCOPED_TRACE(describe(options));
       const test::Watchdog watchdog(describe(options));
@@ -218,10 +241,10 @@ TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
 }
 
 // The order in which updates and gathers touch pages then depends on the threads, the bits may not.
-TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
-  const auto [dtype, micro_batches, mode] = GetParam();
+void expect_same_bits_with_updates(const Training& training, UpdateTime time) {
+  const auto [dtype, micro_batches, mode, accumulation] = training;
   constexpr int kSteps = 4;
-  Reference reference(dtype, 1, micro_batches);
+  Reference reference(dtype, 1, micro_batches, training.head());
   std::vector<LossSum> losses;
   for (int i = 0; i < kSteps; ++i) losses.push_back(reference.step());
   const Snapshot expected = reference.snapshot();
@@ -234,8 +257,10 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
       options.dtype = dtype;
       options.blocks = 1;
       options.micro_batches = micro_batches;
+      options.accumulation = accumulation;
+      options.head = training.head();
       options.device = {.mode = mode, .seed = seed++};
-      options.overlap_update = true;
+      options.update_time = time;
       SCOPED_TRACE(describe(options));
       const test::Watchdog watchdog(describe(options));
       ToyEngine engine(options);
@@ -250,6 +275,39 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
       EXPECT_EQ(engine.store.stats().off_schedule, 0U);
       expect_same(engine.snapshot(), expected);
     }
+  });
+}
+
+TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
+  expect_same_bits_with_updates(GetParam(), UpdateTime::UnderForward);
+}
+
+TEST_P(Placement, TrainsTheSameBitsWhenEachUpdateRunsAsSoonAsItsGradientIsComplete) {
+  expect_same_bits_with_updates(GetParam(), UpdateTime::DuringBackward);
+}
+
+// A tied table gets the head's contributions first and then the embedding's: one order, wherever shards live.
+TEST(Placement, VerticalAccumulationOfATiedGroupAddsLayerByLayer) {
+  Reference reference(DType::F32, 1, 3, ToyCompute::Head::Tied, Accumulation::Vertical);
+  Reference horizontal(DType::F32, 1, 3);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(reference.step().tokens, horizontal.step().tokens);
+  const Snapshot expected = reference.snapshot();
+  EXPECT_FALSE(expected == horizontal.snapshot()) << "then a plan could choose";
+  for_each_placement([&](TierKind param, TierKind states, TierKind grad) {
+    const ToyOptions options{.param_home = param,
+                             .state_home = states,
+                             .grad_home = grad,
+                             .dtype = DType::F32,
+                             .blocks = 1,
+                             .micro_batches = 3,
+                             .accumulation = Accumulation::Vertical,
+                             .slots = 9,
+                             .look_ahead_pages = 3};
+    SCOPED_TRACE(describe(options));
+    const test::Watchdog watchdog(describe(options));
+    ToyEngine engine(options);
+    for (int i = 0; i < 2; ++i) (void)engine.step();
+    expect_same(engine.snapshot(), expected);
   });
 }
 
@@ -328,6 +386,60 @@ TEST(PlacementTraffic, GradientsGoToHostMemoryOncePerContribution) {
   EXPECT_EQ(engine.counters.to_host, sent);
 }
 
+TEST(PlacementTraffic, VerticalAccumulationGathersTwiceAStepAndSendsEveryGradientOnce) {
+  for (const std::size_t micro_batches : {2, 3, 5}) {
+    SCOPED_TRACE(micro_batches);
+    ToyEngine engine({.param_home = TierKind::Host,
+                      .grad_home = TierKind::Host,
+                      .dtype = DType::BF16,
+                      .micro_batches = micro_batches,
+                      .accumulation = Accumulation::Vertical,
+                      .head = ToyCompute::Head::Own});
+    (void)engine.step();
+    std::uint64_t gathered = 0;
+    for (const ParamGroup& group : engine.groups) gathered += group.gathers() * group.full_bytes();
+    EXPECT_EQ(engine.counters.to_device, gathered);
+    EXPECT_EQ(engine.groups.front().gathers(), 1U);
+    EXPECT_EQ(engine.groups[1].gathers(), 2U);
+    EXPECT_EQ(engine.groups.back().gathers(), 1U);
+    EXPECT_EQ(engine.counters.to_host, bytes_of_all(engine, DType::F32));
+  }
+}
+
+TEST(PlacementTraffic, VerticalMicroBatchesCrossTheDriveLikeOne) {
+  const auto moved = [](std::size_t micro_batches, Accumulation accumulation) {
+    ToyEngine engine({.param_home = TierKind::Nvme,
+                      .state_home = TierKind::Nvme,
+                      .dtype = DType::BF16,
+                      .blocks = 12,
+                      .micro_batches = micro_batches,
+                      .accumulation = accumulation,
+                      .head = ToyCompute::Head::Own,
+                      .slots = 7,
+                      .look_ahead_pages = 1});
+    (void)engine.step();
+    engine.store.drain();
+    const offload::LinkStats before = engine.nvme_tier.stats();
+    for (int i = 0; i < 5; ++i) (void)engine.step();
+    engine.store.drain();
+    const offload::LinkStats after = engine.nvme_tier.stats();
+    return std::pair{after.bytes_read - before.bytes_read, after.bytes_written - before.bytes_written};
+  };
+  const auto one = moved(1, Accumulation::Horizontal);
+  const auto near = [](std::uint64_t actual, std::uint64_t expected) {
+    // Which of two pages stays at a turn depends on the threads.
+    EXPECT_NEAR(static_cast<double>(actual), static_cast<double>(expected), 5 * 2.0 * kPageBytes);
+  };
+  for (const std::size_t micro_batches : {2, 4}) {
+    SCOPED_TRACE(micro_batches);
+    const auto vertical = moved(micro_batches, Accumulation::Vertical);
+    near(vertical.first, one.first);
+    near(vertical.second, one.second);
+    // One page of weights per layer, read twice more for each further micro-batch.
+    EXPECT_GT(moved(micro_batches, Accumulation::Horizontal).first, one.first + 5 * 12 * kPageBytes);
+  }
+}
+
 TEST(PlacementTraffic, WithEverythingOnTheDeviceNothingMoves) {
   ToyEngine engine({.param_home = TierKind::Device, .state_home = TierKind::Device, .grad_home = TierKind::Device});
   const offload::LinkStats before = engine.device_tier.stats();
@@ -371,6 +483,7 @@ TEST(PlacementTraffic, AnUpdateOnTheDeviceBringsGradientsAndTakesParametersBack)
 bool fails(ToyEngine& engine) {
   try {
     for (int i = 0; i < 2; ++i) (void)engine.step();
+    engine.settle();
     engine.store.drain();
   } catch (const IoError& error) {
     EXPECT_EQ(error.failure().hint, "Injected by the test.");
@@ -388,6 +501,7 @@ TEST(PlacementFailure, AFailedRequestEndsTrainingWithItsErrorAndNothingHangs) {
                                  .dtype = DType::BF16,
                                  .slots = 7,
                                  .look_ahead_pages = nth / 2 % 4,
+                                 .update_time = static_cast<UpdateTime>(nth % 3),
                                  .device = {.mode = mode, .seed = nth}};
         SCOPED_TRACE(std::string(read ? "read " : "write ") + std::to_string(nth) + ": " + describe(options));
         const test::Watchdog watchdog(describe(options));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -39,6 +40,38 @@ TEST(TrainVisits, BackwardOfALayerThatDoesNotReadItsParametersGathersNothing) {
   EXPECT_EQ(visits[2].groups, (std::vector<std::size_t>{0, 2})) << "the last layer names the tied table";
 }
 
+TEST(TrainVisits, OfVerticalAccumulationTakeAllMicroBatchesThroughALayerBeforeTheNext) {
+  const ToyCompute compute(1, DType::F32);
+  std::vector<std::pair<std::size_t, std::size_t>> order;  // layer, micro-batch
+  for (const Visit& visit : train_visits(compute, 2, Accumulation::Vertical)) {
+    order.emplace_back(visit.layer, visit.micro_batch);
+  }
+  EXPECT_EQ(order, (decltype(order){{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {1, 0}, {1, 1}, {0, 0}, {0, 1}}));
+}
+
+TEST(TrainVisits, OfOneMicroBatchAreTheSameEitherWay) {
+  const ToyCompute compute(2, DType::F32);
+  const std::vector<Visit> horizontal = train_visits(compute, 1);
+  const std::vector<Visit> vertical = train_visits(compute, 1, Accumulation::Vertical);
+  ASSERT_EQ(vertical.size(), horizontal.size());
+  for (std::size_t v = 0; v < vertical.size(); ++v) {
+    EXPECT_EQ(vertical[v].layer, horizontal[v].layer);
+    EXPECT_EQ(vertical[v].direction, horizontal[v].direction);
+  }
+}
+
+TEST(TrainVisits, OfVerticalAccumulationGatherAGroupOncePerDirection) {
+  for (const std::size_t micro_batches : {1, 2, 7}) {
+    for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+      const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), micro_batches, Accumulation::Vertical);
+      std::map<std::size_t, std::size_t> gathers;
+      for (const Action& action : plan_actions(visits, ahead)) gathers[action.index] += action.kind == Kind::Unshard;
+      EXPECT_EQ(gathers[1], 2U);
+      EXPECT_EQ(gathers[4], 1U) << "the last layer's one visit";
+    }
+  }
+}
+
 TEST(ForwardVisits, RunEveryLayerOnceWithoutGradients) {
   const std::vector<Visit> visits = forward_visits(ToyCompute(2, DType::F32));
   ASSERT_EQ(visits.size(), 4U);
@@ -51,6 +84,22 @@ TEST(ForwardVisits, RunEveryLayerOnceWithoutGradients) {
 TEST(CountContributions, ATiedGroupGetsOnePerLayerAndMicroBatch) {
   const ToyCompute compute(2, DType::F32);
   EXPECT_EQ(count_contributions(train_visits(compute, 3), 4), (std::vector<std::size_t>{6, 3, 3, 3}));
+}
+
+TEST(LeadingContributions, AreThoseThatFollowEachOtherFromOneLayer) {
+  const ToyCompute compute(2, DType::F32);
+  using Counts = std::vector<std::size_t>;
+  EXPECT_EQ(leading_contributions(train_visits(compute, 3), 4), (Counts{1, 1, 1, 1}));
+  // Six for the tied group, the head's three first.
+  EXPECT_EQ(leading_contributions(train_visits(compute, 3, Accumulation::Vertical), 4), (Counts{3, 3, 3, 3}));
+}
+
+TEST(SameSumsVertically, UnlessLayersShareAGroup) {
+  const ToyCompute tied(1, DType::F32);
+  const ToyCompute own(1, DType::F32, 1, ToyCompute::Head::Own);
+  EXPECT_TRUE(same_sums_vertically(own, 3));
+  EXPECT_TRUE(same_sums_vertically(tied, 1));
+  EXPECT_FALSE(same_sums_vertically(tied, 2));
 }
 
 // Follows `actions` and checks what the runner and the groups ask of them.
@@ -67,6 +116,9 @@ void check_actions(const std::vector<Visit>& visits, const std::vector<Action>& 
       case Kind::WaitForUnshard:
         EXPECT_TRUE(unsharded.contains(action.index));
         EXPECT_TRUE(bound.insert(action.index).second) << "group " << action.index << " is bound twice";
+        break;
+      case Kind::Update:
+        ADD_FAILURE() << "nobody asked for updates";
         break;
       case Kind::Reshard:
         EXPECT_EQ(bound.erase(action.index), 1U);
@@ -99,6 +151,9 @@ TEST(PlanActions, EveryRunHasItsGroupsBoundAndNothingIsUnshardedTwice) {
     for (const std::size_t micro_batches : {1, 3}) {
       const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), micro_batches);
       check_actions(visits, plan_actions(visits, ahead), ahead);
+      const std::vector<Visit> vertical =
+          train_visits(ToyCompute(3, DType::F32), micro_batches, Accumulation::Vertical);
+      check_actions(vertical, plan_actions(vertical, ahead), ahead);
     }
     const std::vector<Visit> forward = forward_visits(ToyCompute(3, DType::F32));
     check_actions(forward, plan_actions(forward, ahead), ahead);
@@ -143,6 +198,56 @@ TEST(PlanActions, AGroupThatNeighbouringVisitsNeedStaysUnsharded) {
     EXPECT_EQ(std::count_if(actions.begin(), actions.end(), [](const Action& a) { return a.kind == Kind::Unshard; }),
               1);
   }
+}
+
+TEST(PlanActions, AnUpdateDuringBackwardFollowsTheLastVisitOfItsGroup) {
+  for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+    for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+      const std::vector<Visit> visits = train_visits(ToyCompute(2, DType::F32), 2, accumulation);
+      std::vector<std::size_t> updated;
+      std::set<std::size_t> unsharded;
+      std::size_t ran = 0;
+      for (const Action& action : plan_actions(visits, ahead, UpdateTime::DuringBackward)) {
+        if (action.kind == Kind::Run) ran = action.index;
+        if (action.kind == Kind::Unshard) unsharded.insert(action.index);
+        if (action.kind == Kind::Reshard) unsharded.erase(action.index);
+        if (action.kind != Kind::Update) continue;
+        EXPECT_FALSE(unsharded.contains(action.index)) << "group " << action.index;
+        updated.push_back(action.index);
+        for (std::size_t v = 0; v < visits.size(); ++v) {
+          const bool contributes = std::ranges::count(visits[v].grad_groups, action.index) > 0;
+          if (contributes || std::ranges::count(visits[v].groups, action.index) > 0) {
+            EXPECT_LE(v, ran) << "group " << action.index;
+          }
+        }
+      }
+      EXPECT_EQ(updated, (std::vector<std::size_t>{3, 2, 1, 0})) << "in the order of backward";
+    }
+  }
+}
+
+TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
+  test::StoreRig rig({.slots = 16});
+  std::vector<GroupShards> shards;
+  std::vector<UpdateShards> updates;
+  for (int g = 0; g < 2; ++g) {
+    const offload::ShardId param = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
+    const offload::ShardId grad = rig.add(FlatLayout::kShardAlignment, TierKind::Host, DType::BF16);
+    shards.push_back({param, grad, {}});
+    updates.push_back({param, offload::Access::Write, grad, {}});
+  }
+  const std::vector<Visit> visits = {{0, 1, Direction::Backward, {1}, {1}}, {0, 0, Direction::Backward, {0}, {0}}};
+  const auto time = UpdateTime::DuringBackward;
+  const auto list = scheduled_accesses(rig.store, shards, plan_actions(visits, GatherAhead::None, time), &updates,
+                                       UpdateSite::Host, time);
+  std::vector<std::pair<std::uint32_t, offload::Lane>> order;
+  for (const offload::ScheduledAccess& access : list) order.emplace_back(access.piece.shard.index, access.lane);
+  const std::uint32_t first = shards[0].param.index;
+  const std::uint32_t second = shards[1].param.index;
+  EXPECT_EQ(order, (decltype(order){{second, offload::Lane::Gathers},
+                                    {second, offload::Lane::EarlyUpdates},
+                                    {first, offload::Lane::Gathers},
+                                    {first, offload::Lane::EarlyUpdates}}));
 }
 
 TEST(ScheduledAccesses, AreWhatTheStoreSeesForEveryPlacement) {
@@ -223,8 +328,8 @@ TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
   const offload::ShardId on_drive = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
   const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
-  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr,
-                                   UpdateSite::Host, {.visits = {5, 7}});
+  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr, UpdateSite::Host,
+                                   {.visits = {5, 7}});
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].seconds, 12);
 }
