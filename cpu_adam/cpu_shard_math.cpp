@@ -25,7 +25,7 @@ void convert(Parallel& parallel, const ShardKernels::Table<ShardKernels::Convert
 }  // namespace
 
 CpuShardMath::CpuShardMath(Parallel& parallel, Isa isa)
-    : parallel_(parallel), kernels_(kernels_for(resolve_isa(isa))) {}
+    : parallel_(parallel), isa_(resolve_isa(isa)), kernels_(shard_kernels(isa_)) {}
 
 void CpuShardMath::cast(TensorSpan destination, TensorSpan source) {
   convert(parallel_, kernels_.cast, destination, source);
@@ -47,10 +47,6 @@ void CpuShardMath::block_sums_of_squares(TensorSpan values, std::span<double> su
       sums[block] = sum_of_squares(part.data, part.numel);
     }
   });
-}
-
-Isa CpuShardMath::isa() const {
-  return kernels_.isa;
 }
 
 }  // namespace strata::cpu_adam

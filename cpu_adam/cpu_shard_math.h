@@ -14,7 +14,7 @@ struct ShardKernels;
 // ShardMath over shards in host memory. Types are F32, BF16 and F16 in any combination; each span is aligned to its
 // element type. Owns nothing; `parallel` must outlive it. Threads: one caller at a time. Each call returns when its
 // work is done. The same input gives the same bits on every ISA and thread count; see [Note: norm order] in
-// adam_scalar.h. Throws: ContractViolation for other types and for sizes that do not match.
+// math_scalar.h. Throws: ContractViolation for other types and for sizes that do not match.
 class CpuShardMath final : public ShardMath {
  public:
   // Throws: ConfigError, see resolve_isa.
@@ -26,10 +26,11 @@ class CpuShardMath final : public ShardMath {
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override;
 
   // The path taken; never Auto.
-  Isa isa() const;
+  Isa isa() const { return isa_; }
 
  private:
   Parallel& parallel_;
+  const Isa isa_;
   const ShardKernels& kernels_;
 };
 

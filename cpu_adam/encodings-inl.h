@@ -1,5 +1,5 @@
-// Vector loads and stores of the three element types, compiled once per Highway target; equal to encodings.h in every
-// bit. Integer arithmetic only, so that rounding follows [Note: rounding] in core/numeric.h: Highway 1.0.3's DemoteTo
+// Vector loads and stores of the element types, compiled once per Highway target; equal to encodings.h in every bit.
+// Integer arithmetic only, so that rounding follows [Note: rounding] in core/numeric.h: Highway 1.0.3's DemoteTo
 // truncates to bf16, and the processor's fp16 conversions round ties to even and make signalling NaNs quiet.
 #if defined(STRATA_ENCODINGS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRATA_ENCODINGS_INL_H
@@ -93,6 +93,26 @@ HWY_INLINE hn::Vec<HalfBitsTag<D>> codes(D, F16, hn::Vec<D> value) {
   const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ffu));
   result = hn::IfThenElse(above(0x7f800000), hn::Or(payload, hn::Set(du, 0x7e00u)), result);
   return hn::DemoteTo(HalfBitsTag<D>(), hn::BitCast(di, hn::Or(sign, result)));
+}
+
+// [Note: remainder] of core/state_encodings.h: a bf16 parameter and what it lacks.
+template <class D>
+HWY_INLINE hn::Vec<D> load_joined(D d, const std::uint16_t* param, const std::uint16_t* remainder) {
+  const BitsTag<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<std::int16_t, D> dh;
+  const auto high = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(HalfBitsTag<D>(), param)));
+  const auto lacking = hn::PromoteTo(di, hn::LoadU(dh, reinterpret_cast<const std::int16_t*>(remainder)));
+  return hn::BitCast(d, hn::Add(high, hn::BitCast(du, lacking)));
+}
+
+// The low 16 bits of float lanes.
+template <class D>
+HWY_INLINE hn::Vec<HalfBitsTag<D>> low_halves(D, hn::Vec<D> value) {
+  const BitsTag<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto low = hn::And(hn::BitCast(du, value), hn::Set(du, 0xffffu));
+  return hn::DemoteTo(HalfBitsTag<D>(), hn::BitCast(di, low));
 }
 
 template <class D, class Encoding>

@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "core/error.h"
-#include "cpu_adam/shard_kernels.h"
+#include "cpu_adam/simd_targets.h"
+#include "hwy/targets.h"
 
 namespace strata::cpu_adam {
 namespace {
 
-constexpr std::array<std::pair<Isa, std::string_view>, 4> kNames = {
-    {{Isa::Auto, "auto"}, {Isa::Scalar, "scalar"}, {Isa::Avx2, "avx2"}, {Isa::Avx512, "avx512"}}};
+constexpr std::array<std::pair<Isa, std::string_view>, 5> kNames = {
+    {{Isa::Auto, "auto"}, {Isa::Scalar, "scalar"}, {Isa::Neon, "neon"}, {Isa::Avx2, "avx2"}, {Isa::Avx512, "avx512"}}};
 
 std::string usable_names() {
   std::string names;
@@ -39,10 +40,21 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool can_run(Isa isa) {
+  if (isa == Isa::Scalar) return true;
+#if HWY_ARCH_X86
+  // What the processor has and the operating system saves on a context switch.
+  const auto usable = hwy::SupportedTargets() & HWY_TARGETS;
+  return (isa == Isa::Avx2 && (usable & HWY_AVX2) != 0) || (isa == Isa::Avx512 && (usable & HWY_AVX3) != 0);
+#else
+  return isa == Isa::Neon && (HWY_TARGETS & HWY_NEON) != 0;  // part of every 64-bit Arm processor
+#endif
+}
+
 std::vector<Isa> usable_isas() {
   std::vector<Isa> usable = {Isa::Scalar};
-  for (const Isa isa : {Isa::Avx2, Isa::Avx512}) {
-    if (simd_kernels(isa) != nullptr) usable.push_back(isa);
+  for (const Isa isa : {Isa::Neon, Isa::Avx2, Isa::Avx512}) {
+    if (can_run(isa)) usable.push_back(isa);
   }
   return usable;
 }

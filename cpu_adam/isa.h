@@ -10,11 +10,14 @@ namespace strata::cpu_adam {
 
 // All give the same bits (docs/numerics.md, 2), so the choice is one of speed. SSE4 is absent on purpose: it has no
 // fused multiply-add, so such processors take Scalar.
-enum class Isa : std::uint8_t { Auto, Scalar, Avx2, Avx512 };
+enum class Isa : std::uint8_t { Auto, Scalar, Neon, Avx2, Avx512 };
 
-// "auto", "scalar", "avx2", "avx512".
+// "auto", "scalar", "neon", "avx2", "avx512".
 std::string_view name_of(Isa isa);
 std::optional<Isa> isa_from_name(std::string_view name);
+
+// Whether `isa` is compiled in and this processor and kernel can run it. Requires: not Auto.
+bool can_run(Isa isa);
 
 // What is compiled in and this processor and kernel can run, slowest first; never empty, Scalar is always first.
 std::vector<Isa> usable_isas();

@@ -14,13 +14,13 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kBlocksPerMultiprocessor = 8;
 
 template <typename Param, typename Grad>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamConstants constants, AdamwRun run, RunShape shape) {
+__global__ void __launch_bounds__(kThreads) adamw_kernel(UpdateConstants constants, AdamwRun run, RunShape shape) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   adamw_thread<Param, Grad>(constants, run, shape, thread, static_cast<std::int64_t>(gridDim.x) * blockDim.x);
 }
 
 template <typename Param, typename Grad>
-cudaError_t launch(const AdamConstants& constants, const AdamwRun& run, cudaStream_t stream) {
+cudaError_t launch(const UpdateConstants& constants, const AdamwRun& run, cudaStream_t stream) {
   int device = 0;
   int multiprocessors = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
@@ -38,7 +38,7 @@ cudaError_t launch(const AdamConstants& constants, const AdamwRun& run, cudaStre
 
 // Gradients have the parameter's type (one micro-batch) or fp32 (several).
 template <typename Param>
-cudaError_t launch_for_grad(int grad_type, const AdamConstants& constants, const AdamwRun& run, cudaStream_t stream) {
+cudaError_t launch_for_grad(int grad_type, const UpdateConstants& constants, const AdamwRun& run, cudaStream_t stream) {
   if (grad_type == encoding::F32::kIndex) return launch<Param, encoding::F32>(constants, run, stream);
   if (grad_type == Param::kIndex) return launch<Param, Param>(constants, run, stream);
   return cudaErrorInvalidValue;
@@ -47,7 +47,7 @@ cudaError_t launch_for_grad(int grad_type, const AdamConstants& constants, const
 }  // namespace
 }  // namespace strata::kernels
 
-extern "C" int strata_cuda_adamw(const strata::AdamConstants* constants, const strata::kernels::AdamwRun* run,
+extern "C" int strata_cuda_adamw(const strata::UpdateConstants* constants, const strata::kernels::AdamwRun* run,
                                  int param_type, int grad_type, void* stream) {
   using namespace strata::kernels;
   namespace encoding = strata::encoding;

@@ -11,7 +11,7 @@ extern "C" {
 // (core/encodings.h); gradients have the parameter's type or are fp32. A run without elements queues nothing.
 // Decay and no-decay segments are runs of their own; padding between them is never passed.
 // Returns a cudaError_t: 0 when the work was queued. Errors of the work itself appear on the stream.
-int strata_cuda_adamw(const strata::AdamConstants* constants, const strata::kernels::AdamwRun* run, int param_type,
+int strata_cuda_adamw(const strata::UpdateConstants* constants, const strata::kernels::AdamwRun* run, int param_type,
                       int grad_type, void* stream);
 
 // The text for a value returned above. Static storage.

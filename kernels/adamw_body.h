@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/adam_math.h"
 #include "core/encodings.h"
+#include "core/optimizer_math.h"
 
 namespace strata::kernels {
 
@@ -70,7 +70,7 @@ struct alignas(16) Group {
 };
 
 template <typename Param, typename Grad>
-STRATA_HOST_DEVICE inline void update_group(const AdamConstants& constants, const AdamwRun& run, std::int64_t first) {
+STRATA_HOST_DEVICE inline void update_group(const UpdateConstants& constants, const AdamwRun& run, std::int64_t first) {
   Group<typename Grad::Stored> grad;
   Group<float> master, exp_avg, exp_avg_sq;
   grad.load(static_cast<const typename Grad::Stored*>(run.grad) + first);
@@ -78,11 +78,12 @@ STRATA_HOST_DEVICE inline void update_group(const AdamConstants& constants, cons
   exp_avg.load(run.exp_avg + first);
   exp_avg_sq.load(run.exp_avg_sq + first);
   for (int k = 0; k < kGroup; ++k) {
-    const AdamElement updated = adam_update(constants, {master.values[k], exp_avg.values[k], exp_avg_sq.values[k]},
-                                            Grad::decode(grad.values[k]), run.decay_factor);
+    const UpdateElement updated =
+        update_element<OptimizerKind::AdamW>(constants, {master.values[k], exp_avg.values[k], exp_avg_sq.values[k]},
+                                             Grad::decode(grad.values[k]), run.decay_factor);
     master.values[k] = updated.master;
-    exp_avg.values[k] = updated.exp_avg;
-    exp_avg_sq.values[k] = updated.exp_avg_sq;
+    exp_avg.values[k] = updated.moment1;
+    exp_avg_sq.values[k] = updated.moment2;
   }
   master.store(run.master + first);
   exp_avg.store(run.exp_avg + first);
@@ -95,13 +96,13 @@ STRATA_HOST_DEVICE inline void update_group(const AdamConstants& constants, cons
 }
 
 template <typename Param, typename Grad>
-STRATA_HOST_DEVICE inline void update_element(const AdamConstants& constants, const AdamwRun& run, std::int64_t i) {
+STRATA_HOST_DEVICE inline void update_single(const UpdateConstants& constants, const AdamwRun& run, std::int64_t i) {
   const float grad = Grad::decode(static_cast<const typename Grad::Stored*>(run.grad)[i]);
-  const AdamElement updated =
-      adam_update(constants, {run.master[i], run.exp_avg[i], run.exp_avg_sq[i]}, grad, run.decay_factor);
+  const UpdateElement updated = update_element<OptimizerKind::AdamW>(
+      constants, {run.master[i], run.exp_avg[i], run.exp_avg_sq[i]}, grad, run.decay_factor);
   run.master[i] = updated.master;
-  run.exp_avg[i] = updated.exp_avg;
-  run.exp_avg_sq[i] = updated.exp_avg_sq;
+  run.exp_avg[i] = updated.moment1;
+  run.exp_avg_sq[i] = updated.moment2;
   if constexpr (!std::is_same_v<Param, encoding::F32>) {
     static_cast<typename Param::Stored*>(run.param)[i] = Param::encode(updated.master);
   }
@@ -110,14 +111,14 @@ STRATA_HOST_DEVICE inline void update_element(const AdamConstants& constants, co
 // The share of thread number `thread` out of `threads`. Shares are disjoint and cover the run, so threads need no
 // order.
 template <typename Param, typename Grad>
-STRATA_HOST_DEVICE inline void adamw_thread(const AdamConstants& constants, const AdamwRun& run, RunShape shape,
+STRATA_HOST_DEVICE inline void adamw_thread(const UpdateConstants& constants, const AdamwRun& run, RunShape shape,
                                             std::int64_t thread, std::int64_t threads) {
   for (std::int64_t group = thread; group < shape.groups; group += threads) {
     update_group<Param, Grad>(constants, run, shape.head + group * kGroup);
   }
   const std::int64_t grouped = shape.groups * kGroup;
   for (std::int64_t single = thread; single < run.numel - grouped; single += threads) {
-    update_element<Param, Grad>(constants, run, single < shape.head ? single : single + grouped);
+    update_single<Param, Grad>(constants, run, single < shape.head ? single : single + grouped);
   }
 }
 

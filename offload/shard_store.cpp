@@ -25,7 +25,7 @@ ShardStore::ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::un
       policy_(std::move(policy)),
       options_(std::move(options)),
       look_ahead_bytes_(options_.look_ahead_bytes) {
-  STRATA_EXPECTS(slots_.slots() >= kMinSlots, "the staging pool has too few slots");
+  STRATA_EXPECTS(slots_.slots() >= options_.pins_at_once, "the staging pool has too few slots");
 }
 
 ShardStore::~ShardStore() {

@@ -35,6 +35,7 @@ struct ShardStoreOptions {
   // Called instead of sleeping, without the lock and again and again, while a caller must wait for a page or a slot.
   // Null outside of drivers that make time pass themselves.
   std::function<void()> on_blocked = {};
+  std::size_t pins_at_once = 5;  // by one thread; see ShardStore::kMinSlots
 };
 
 // Ownership: owns pages and their slots' contents, neither tiers nor the pool. add() before the first acquire(), from
@@ -50,12 +51,13 @@ struct ShardStoreOptions {
 // back at once.
 class ShardStore {
  public:
-  // Slots that one thread may hold through pins at once: parameter, gradient, and up to three optimizer states of an
-  // update. With this many slots in the pool every acquire() ends: whatever else occupies a slot can be dropped or
-  // written back. Threads that hold pins at the same time need this many each.
+  // Slots that one thread may hold through pins at once: parameter, gradient, and three optimizer states of an update;
+  // ShardStoreOptions::pins_at_once where there are more. With this many slots in the pool every acquire() ends:
+  // whatever else occupies a slot can be dropped or written back. Threads that hold pins at the same time need this
+  // many each.
   static constexpr std::size_t kMinSlots = 5;
 
-  // `tiers[kind]` may be null when no shard lives there. Requires: slots.slots() >= kMinSlots.
+  // `tiers[kind]` may be null when no shard lives there. Requires: slots.slots() >= options.pins_at_once.
   ShardStore(std::array<Tier*, kTiers> tiers, SlotPool& slots, std::unique_ptr<EvictionPolicy> policy,
              ShardStoreOptions options);
   // Waits for what is in flight. Requires: no pin is alive but those waiting for events that will complete.

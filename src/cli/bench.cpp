@@ -33,13 +33,15 @@ void show(const nlohmann::json& result, bool json, Print print) {
 }
 
 int bench_adam(const Arguments& arguments) {
-  CLI::App app("Fused CPU AdamW (bf16 gradient in, bf16 parameter out, fp32 states) against the memory ceiling.",
-               "bench adam");
+  CLI::App app("Fused CPU AdamW (bf16 gradient in, bf16 parameter out) against the memory ceiling.", "bench adam");
   bench::AdamBenchOptions options;
   bool json = false;
   app.add_option("--numel", options.numel, "parameters; 16 bytes each are allocated")->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "0: all usable CPUs");
   app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_option("--states", options.states, "encodings, one or several with commas, measured in the same rounds")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench::adam_bench_states()));
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
   show(bench::run_adam_bench(options), json, bench::format_adam_bench);

@@ -6,13 +6,14 @@
 namespace strata {
 namespace {
 
-constexpr std::array<std::pair<DType, std::string_view>, 10> kNames = {{{DType::F32, "F32"},
+constexpr std::array<std::pair<DType, std::string_view>, 11> kNames = {{{DType::F32, "F32"},
                                                                         {DType::BF16, "BF16"},
                                                                         {DType::F16, "F16"},
                                                                         {DType::F64, "F64"},
                                                                         {DType::I64, "I64"},
                                                                         {DType::I32, "I32"},
                                                                         {DType::I16, "I16"},
+                                                                        {DType::U16, "U16"},
                                                                         {DType::I8, "I8"},
                                                                         {DType::U8, "U8"},
                                                                         {DType::Bool, "BOOL"}}};

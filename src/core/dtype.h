@@ -8,7 +8,7 @@
 
 namespace strata {
 
-enum class DType : std::uint8_t { F32, BF16, F16, F64, I64, I32, I16, I8, U8, Bool };
+enum class DType : std::uint8_t { F32, BF16, F16, F64, I64, I32, I16, U16, I8, U8, Bool };
 
 constexpr std::size_t bytes_of(DType dtype) {
   switch (dtype) {
@@ -21,6 +21,7 @@ constexpr std::size_t bytes_of(DType dtype) {
     case DType::BF16:
     case DType::F16:
     case DType::I16:
+    case DType::U16:
       return 2;
     case DType::I8:
     case DType::U8:

@@ -1,10 +1,11 @@
-// Conversions between fp32 and the 16-bit types: the definition that every encoding, kernel and device follows.
-// C++17 and free of other project headers, because CUDA sources include it.
+// Arithmetic on fp32 and conversions to the 16-bit types: the definition that every encoding, kernel and device
+// follows. C++17 and free of other project headers, because CUDA sources include it.
 //
 // [Note: rounding] Master to 16-bit rounds to nearest, ties away from zero. With ties to even two fp32 masters share
 // one (weight, 16-bit remainder) code, so the remainder encoding could not be exact; see docs/numerics.md.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -26,6 +27,41 @@ STRATA_HOST_DEVICE inline float float_from_bits(std::uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
+}
+
+// One rounding each, to nearest even, on every device: see docs/numerics.md, 2.
+STRATA_HOST_DEVICE inline float exact_fma(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// Under -fmad=false and -ffp-contract=off the plain operators below round once each; nvcc's intrinsics say so in the
+// source.
+STRATA_HOST_DEVICE inline float exact_mul(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+STRATA_HOST_DEVICE inline float exact_div(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+STRATA_HOST_DEVICE inline float exact_sqrt(float a) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(a);
+#else
+  return std::sqrt(a);
+#endif
 }
 
 STRATA_HOST_DEVICE inline float bf16_to_float(std::uint16_t bits) {

@@ -21,36 +21,48 @@ struct Segment {
   bool decay = true;  // decoupled weight decay applies
 };
 
-// A state tensor that the optimizer keeps per parameter element.
+// A tensor that the optimizer keeps beside a parameter. Zeroed memory is its initial state, but for a master.
 struct StateSpec {
-  std::string name;  // "master", "exp_avg", "exp_avg_sq"
+  std::string name;  // "master", "exp_avg", "exp_avg_sq", ...
   DType dtype = DType::F32;
+  // Parameter elements that share one value: value i belongs to the elements from i * elements_per_value on, counted
+  // from the start of the rank's shard. Whoever cuts a shard cuts at multiples of it (all are powers of two up to 256).
+  std::size_t elements_per_value = 1;
+
+  std::size_t values_for(std::size_t numel) const { return (numel + elements_per_value - 1) / elements_per_value; }
 };
 
 // What one step needs beside the views. Bias corrections are pure functions of `step`.
 struct StepContext {
   std::int64_t step = 1;  // 1 for the first update
   double learning_rate = 0;
-  double beta1 = 0.9;
+  double beta1 = 0.9;  // of SGD: the momentum
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
-  float grad_scale = 1;  // gradient used = stored gradient * grad_scale (1/tokens and clip factor fused)
+  float grad_scale = 1;  // gradient used = stored gradient * grad_scale (1/tokens, clip factor and 1/loss scale fused)
+  std::uint64_t seed = 0;  // of stochastic rounding, which also takes `step`
 };
 
-// A run of consecutive elements of one shard with everything that belongs to them; all spans have the same numel.
+// A run of consecutive elements of one shard with everything that belongs to them. Parameter and gradient have the same
+// numel, a state has values_for(numel) values.
 struct ShardViews {
-  TensorSpan param;                    // 16-bit: written only. fp32: the master itself, read and written
+  TensorSpan param;                    // read only where reads_param() says so; written
   TensorSpan grad;                     // fp32 or 16-bit; read only
   std::span<const TensorSpan> states;  // in the order of states()
   std::span<const Segment> segments;   // sorted, disjoint; padding between them is not updated
+  // Index of the first element in the model, the same whatever the placement and the number of ranks: group << 40, plus
+  // the offset in the group's flat layout. Only stochastic rounding and the grid of 8-bit blocks look at it.
+  std::uint64_t first_element = 0;
 };
 
 class ShardOptimizer {
  public:
   virtual ~ShardOptimizer() = default;
-  // The states kept for parameters of type `param`; 16-bit parameters have "master" first.
+  // The states kept for parameters of type `param`; 16-bit parameters have their master, or what completes it, first.
   virtual std::vector<StateSpec> states(DType param) const = 0;
+  // Whether step() reads the parameters before it writes them. fp32 parameters are the master itself.
+  virtual bool reads_param(DType param) const { return param == DType::F32; }
   // Updates the views. The event completes when they are written; views must stay valid until then.
   virtual Event step(const StepContext& context, const ShardViews& views) = 0;
 };

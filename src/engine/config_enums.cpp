@@ -39,6 +39,30 @@ constexpr std::array kBackends = {Named{"auto", IoBackendChoice::Auto}, Named{"u
 constexpr std::array kTierNames = {Named{"device", TierKind::Device}, Named{"host", TierKind::Host},
                                    Named{"nvme", TierKind::Nvme}};
 
+// The first of several names is the one that is written.
+constexpr std::array kOptimizers = {Named{"adamw", OptimizerKind::AdamW},
+                                    Named{"adamw_torch", OptimizerKind::AdamW},
+                                    Named{"adamw_torch_fused", OptimizerKind::AdamW},
+                                    Named{"adam", OptimizerKind::Adam},
+                                    Named{"lion", OptimizerKind::Lion},
+                                    Named{"lion_32bit", OptimizerKind::Lion},
+                                    Named{"momentum", OptimizerKind::Momentum},
+                                    Named{"nesterov", OptimizerKind::Nesterov},
+                                    Named{"sgd", OptimizerKind::Sgd}};
+constexpr std::array kMasters = {Named{"fp32", MasterEncoding::Fp32}, Named{"remainder", MasterEncoding::Remainder}};
+constexpr std::array kMoments = {Named{"fp32", MomentEncoding::Fp32}, Named{"bf16", MomentEncoding::Bf16},
+                                 Named{"8bit", MomentEncoding::Block8}};
+
+EnumTable<OptimizerKind> table_of(OptimizerKind) {
+  return {kOptimizers,
+          " adafactor adagrad rmsprop adamw_8bit adamw_bnb_8bit paged_adamw_8bit paged_adamw_32bit lion_8bit "};
+}
+EnumTable<MasterEncoding> table_of(MasterEncoding) {
+  return {kMasters, ""};
+}
+EnumTable<MomentEncoding> table_of(MomentEncoding) {
+  return {kMoments, " fp8 4bit "};
+}
 EnumTable<LrKind> table_of(LrKind) {
   return {kLrKinds,
           " cosine_with_restarts polynomial inverse_sqrt cosine_with_min_lr warmup_stable_decay reduce_lr_on_plateau "};
@@ -117,6 +141,18 @@ void read_value(const YAML::Node& node, IoBackendChoice& out) {
   out = enum_from<IoBackendChoice>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, OptimizerKind& out) {
+  out = enum_from<OptimizerKind>(scalar_text(node));
+}
+
+void read_value(const YAML::Node& node, MasterEncoding& out) {
+  out = enum_from<MasterEncoding>(scalar_text(node));
+}
+
+void read_value(const YAML::Node& node, MomentEncoding& out) {
+  out = enum_from<MomentEncoding>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, ReportTo& out) {
   // transformers takes a list; the only two that mean something here are [] and [jsonl].
   if (!node.IsSequence()) {
@@ -157,6 +193,30 @@ std::string write_value(ComputeChoice value) {
 
 std::string write_value(IoBackendChoice value) {
   return enum_name(value);
+}
+
+std::string write_value(OptimizerKind value) {
+  return enum_name(value);
+}
+
+std::string write_value(MasterEncoding value) {
+  return enum_name(value);
+}
+
+std::string write_value(MomentEncoding value) {
+  return enum_name(value);
+}
+
+std::string syntax_of(OptimizerKind kind) {
+  return choices_of(kind);
+}
+
+std::string syntax_of(MasterEncoding encoding) {
+  return choices_of(encoding);
+}
+
+std::string syntax_of(MomentEncoding encoding) {
+  return choices_of(encoding);
 }
 
 std::string syntax_of(const AutoTier&) {

@@ -70,7 +70,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       pool_(make_thread_pool(config.adam_threads)),
       one_thread_(make_thread_pool(1)),
       device_thread_(make_thread_pool(1)),
-      adamw_(*pool_),
+      optimizer_(*pool_, config.optimizer),
       host_math_(*pool_),
       adder_math_(*one_thread_),
       device_math_(*device_thread_),
@@ -79,6 +79,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       host_tier_(host_budget_),
       device_tier_(device_),
       compute_(std::move(parts.compute)),
+      states_(config.training ? optimizer_.states(config.param_type) : std::vector<StateSpec>{}),
       busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
@@ -99,6 +100,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   }
   offload::ShardStoreOptions store_options;
   store_options.look_ahead_bytes = plan.look_ahead_bytes;
+  store_options.pins_at_once = plan.pins_at_once;
   store_ =
       std::make_unique<offload::ShardStore>(tiers(), pages_, std::make_unique<offload::NextUsePolicy>(), store_options);
   add_shards();
@@ -112,17 +114,20 @@ std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
 }
 
 void Engine::Impl::add_shards() {
-  const std::vector<StateSpec> states = config.training ? adamw_.states(config.param_type) : std::vector<StateSpec>{};
   site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
+  std::vector<std::size_t> per_value;
+  for (const StateSpec& state_spec : states_) per_value.push_back(state_spec.elements_per_value);
   for (const GroupSpecs& specs :
-       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states)) {
+       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states_)) {
     zero::GroupShards shards;
     shards.param = store_->add(specs.param);
     if (config.training) {
       shards.grad = store_->add(specs.grad);
       for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
-      updates_.push_back({shards.param, has_master() ? offload::Access::Write : offload::Access::ReadWrite, shards.grad,
-                          shards.states});
+      updates_.push_back(
+          {shards.param,
+           optimizer_.reads_param(config.param_type) ? offload::Access::ReadWrite : offload::Access::Write, shards.grad,
+           shards.states, per_value});
     }
     shards_.push_back(std::move(shards));
   }
@@ -146,9 +151,9 @@ void Engine::Impl::wire() {
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
   pipeline_ = std::make_unique<zero::OptimizerPipeline>(
-      pointers, updates_, site_, *store_, adamw_, adamw_, device_staging_.empty() ? nullptr : device_staging_.data(),
-      comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
-      config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
+      pointers, updates_, site_, *store_, optimizer_, optimizer_,
+      device_staging_.empty() ? nullptr : device_staging_.data(), comm_.rank(), *update_stream_, update_thread_,
+      counters_, busy_, config.overlap_update ? offload::Lane::Updates : offload::Lane::Gathers);
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_visits_ = train;
@@ -174,8 +179,8 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
                            config.overlap_update ? zero::UpdateTime::UnderForward : zero::UpdateTime::AfterBackward);
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
-  PagePlan pages = engine::plan_pages(
-      accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), offload::ShardStore::kMinSlots});
+  PagePlan pages =
+      engine::plan_pages(accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), plan.pins_at_once});
   train_schedule_ = std::move(pages.schedule);
   store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
 }
@@ -215,6 +220,7 @@ StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) c
   context.epsilon = config.adamw.epsilon;
   context.weight_decay = config.adamw.weight_decay;
   context.grad_scale = grad_scale;
+  context.seed = config.seed;
   return context;
 }
 
@@ -298,8 +304,7 @@ void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before,
       {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
-    summary.nvme_busy_seconds =
-        std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
+    summary.nvme_busy_seconds = std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);
     const double seconds =
         drive_seconds(drive.bytes_read - before.drives[i].bytes_read,
                       drive.bytes_written - before.drives[i].bytes_written, rates_of_drive(i, drive));
@@ -367,7 +372,7 @@ std::string Engine::Impl::compute_name() const {
 std::string Engine::Impl::description() const {
   std::ostringstream out;
   out << "parameters " << name_of(config.param_type) << ", matrix products " << compute_name() << ", CPU Adam "
-      << name_of(adamw_.isa()) << " on " << pool_->threads() << " threads, parameters on "
+      << name_of(optimizer_.isa()) << " on " << pool_->threads() << " threads, parameters on "
       << name_of(plan.placement.param);
   if (config.training) {
     out << ", gradients on " << name_of(plan.placement.grad) << ", optimizer on " << name_of(plan.placement.optimizer);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/optimizer_config.h"
 #include "core/trace.h"
 #include "offload/tier.h"
 
@@ -41,6 +42,7 @@ struct EngineConfig {
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
   AdamWConfig adamw;
+  OptimizerConfig optimizer;  // which one, and how its states are stored; changes bits but for an exact master
 
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
   std::optional<std::uint64_t> device_budget, host_budget, nvme_budget;

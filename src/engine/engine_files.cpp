@@ -12,9 +12,11 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "cpu_adam/state_conversion.h"
 #include "engine/engine_impl.h"
 #include "engine/random_weights.h"
 #include "engine/shard_files.h"
+#include "engine/state_files.h"
 #include "hf/export.h"
 
 namespace strata::engine {
@@ -23,6 +25,14 @@ namespace {
 constexpr const char* kStatesFile = "states.safetensors";
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
+constexpr std::size_t kChunk = 65536;  // elements that are converted at once
+
+// Calls fn(done, count) for runs of at most kChunk of `numel` elements.
+template <typename Fn>
+void in_chunks(std::size_t numel, Fn&& fn) {
+  for (std::size_t done = 0; done < numel; done += kChunk) fn(done, std::min(kChunk, numel - done));
+}
 
 bool is_float(DType dtype) {
   return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
@@ -67,10 +77,6 @@ const zero::ParamDecl& Engine::Impl::decl(const Named& named) const {
   return compute_->layouts()[named.group].group().params[named.param];
 }
 
-offload::ShardId Engine::Impl::master(std::size_t group) const {
-  return has_master() && config.training ? shards_[group].states.front() : shards_[group].param;
-}
-
 hf::TensorCatalog Engine::Impl::checked_catalog() const {
   hf::TensorCatalog catalog = hf::TensorCatalog::open_folder(config.model);
   std::string problems;
@@ -101,24 +107,34 @@ hf::TensorCatalog Engine::Impl::checked_catalog() const {
   return catalog;
 }
 
-void Engine::Impl::fill_from(const std::function<void(const Named&, std::uint64_t, TensorSpan)>& source,
-                             offload::ShardId shard, std::size_t group) {
-  fill_shard(*store_, shard, compute_->layouts()[group], comm_.rank(),
+void Engine::Impl::fill_from(const ParamSource& source, offload::ShardId shard, std::size_t group,
+                             std::size_t elements_per_value) {
+  fill_shard(*store_, shard, compute_->layouts()[group], comm_.rank(), elements_per_value,
              [&](std::size_t param, std::uint64_t first, TensorSpan destination) {
                source({group, param}, first, destination);
              });
 }
 
-void Engine::Impl::fill_moments() {
+// States of parameters that have just been read: their master, or what the 16-bit weight lacks; moments are zero.
+void Engine::Impl::fill_states(const ParamSource& source) {
   for (std::size_t g = 0; g < shards_.size(); ++g) {
-    for (std::size_t s = has_master() ? 1 : 0; s < shards_[g].states.size(); ++s) {
-      fill_from([](const Named&, std::uint64_t, TensorSpan) {}, shards_[g].states[s], g);  // zeros
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      const auto fill = [&](const Named& named, std::uint64_t first, TensorSpan destination) {
+        if (states_[s].name == "master") source(named, first, destination);
+        if (states_[s].name != "remainder") return;
+        in_chunks(destination.numel, [&](std::size_t done, std::size_t n) {
+          const TensorSpan values = scratch(0, DType::F32, n);
+          source(named, first + done, values);
+          cpu_adam::split_master(*pool_, scratch(1, DType::BF16, n), destination.subspan(done, n), values);
+        });
+      };
+      fill_from(fill, shards_[g].states[s], g, states_[s].elements_per_value);
     }
   }
 }
 
 void Engine::Impl::load_weights() {
-  std::function<void(const Named&, std::uint64_t, TensorSpan)> source;
+  ParamSource source;
   std::optional<hf::TensorCatalog> catalog;
   if (config.random_weights) {
     source = [this](const Named& named, std::uint64_t first, TensorSpan destination) {
@@ -128,32 +144,52 @@ void Engine::Impl::load_weights() {
     catalog = checked_catalog();
     if (parts.config.tie_word_embeddings) check_tied_head(*catalog, file_buffer_.span());
     source = [&](const Named& named, std::uint64_t first, TensorSpan destination) {
-      read_converted(*catalog, *catalog->find(decl(named).name), first, destination, file_buffer_.span(), host_math_);
+      read_converted(*catalog, *catalog->find(decl(named).name), first, destination,
+                     file_buffer_.span().first(file_buffer_.bytes() / 2), host_math_);
     };
   }
-  for (std::size_t g = 0; g < shards_.size(); ++g) {
-    fill_from(source, shards_[g].param, g);
-    if (master(g) != shards_[g].param) fill_from(source, master(g), g);
-  }
-  if (config.training) fill_moments();
+  for (std::size_t g = 0; g < shards_.size(); ++g) fill_from(source, shards_[g].param, g, 1);
+  if (config.training) fill_states(source);
 }
 
-void Engine::Impl::copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination) {
-  const DType dtype = store_->spec(shard).dtype;
+// The upper half of the file buffer, in parts of kChunk fp32 elements.
+TensorSpan Engine::Impl::scratch(std::size_t part, DType dtype, std::size_t numel) const {
+  return {file_buffer_.data() + file_buffer_.bytes() / 2 + part * kChunk * sizeof(float), dtype, numel};
+}
+
+void Engine::Impl::copy_master(const Named& named, std::uint64_t first, TensorSpan values) {
   const zero::FlatLayout& layout = compute_->layouts()[named.group];
-  if (dtype == destination.dtype) {
-    read_param(*store_, shard, layout, named.param, first, destination);
+  const zero::GroupShards& shards = shards_[named.group];
+  const bool own_master = config.param_type == DType::F32;
+  if (own_master || (!states_.empty() && states_.front().name == "master")) {
+    read_param(*store_, own_master ? shards.param : shards.states.front(), layout, named.param, 1, first, values);
     return;
   }
-  const std::span<std::byte> scratch = file_buffer_.span().subspan(file_buffer_.bytes() / 2);
-  const std::size_t at_once = scratch.size() / bytes_of(dtype);
-  for (std::size_t done = 0; done < destination.numel;) {
-    const std::size_t n = std::min(at_once, destination.numel - done);
-    const TensorSpan part{scratch.data(), dtype, n};
-    read_param(*store_, shard, layout, named.param, first + done, part);
-    host_math_.cast(destination.subspan(done, n), part);
-    done += n;
+  in_chunks(values.numel, [&](std::size_t done, std::size_t n) {
+    const TensorSpan weight = scratch(0, config.param_type, n);
+    read_param(*store_, shards.param, layout, named.param, 1, first + done, weight);
+    if (states_.empty()) {
+      host_math_.cast(values.subspan(done, n), weight);
+      return;
+    }
+    const TensorSpan rest = scratch(1, DType::U16, n);
+    read_param(*store_, shards.states.front(), layout, named.param, 1, first + done, rest);
+    cpu_adam::join_master(*pool_, values.subspan(done, n), weight, rest);
+  });
+}
+
+void Engine::Impl::copy_param(const Named& named, std::uint64_t first, TensorSpan destination) {
+  if (destination.dtype == config.param_type) {
+    read_param(*store_, shards_[named.group].param, compute_->layouts()[named.group], named.param, 1, first,
+               destination);
+    return;
   }
+  if (destination.dtype == DType::F32) return copy_master(named, first, destination);
+  in_chunks(destination.numel, [&](std::size_t done, std::size_t n) {
+    const TensorSpan values = scratch(2, DType::F32, n);
+    copy_master(named, first + done, values);
+    host_math_.cast(destination.subspan(done, n), values);
+  });
 }
 
 void Engine::Impl::export_model(const std::filesystem::path& folder) {
@@ -184,8 +220,8 @@ void Engine::Impl::export_model(const std::filesystem::path& folder) {
     std::filesystem::create_directories(temporary);
     const auto produce = [&](std::size_t i, std::uint64_t offset_bytes, std::span<std::byte> destination) {
       const std::size_t element = bytes_of(tensors[i].dtype);
-      copy_out(master(params[i].group), params[i], offset_bytes / element,
-               {destination.data(), tensors[i].dtype, destination.size() / element});
+      copy_param(params[i], offset_bytes / element,
+                 {destination.data(), tensors[i].dtype, destination.size() / element});
     };
     hf::write_safetensors(temporary, tensors, produce, file_buffer_.span().first(file_buffer_.bytes() / 2));
     hf::write_config(config.model / "config.json", temporary, tensors.front().dtype);
@@ -203,29 +239,35 @@ void Engine::Impl::export_model(const std::filesystem::path& folder) {
 
 void Engine::Impl::save_states(const std::filesystem::path& folder) {
   use_schedule(Mode::None);
+  // See [Note: checkpoint tensors].
   struct Entry {
     Named named;
     offload::ShardId shard;
+    std::size_t elements_per_value = 1;
   };
   std::vector<hf::TensorToWrite> tensors;
   std::vector<Entry> entries;
-  const std::vector<StateSpec> states = adamw_.states(config.param_type);
+  const bool has_remainder = !states_.empty() && states_.front().name == "remainder";
+  const bool has_master = !states_.empty() && states_.front().name == "master";
   for (const Named& named : all_params()) {
     const zero::ParamDecl& param = decl(named);
     const zero::GroupShards& shards = shards_[named.group];
-    if (!has_master()) {
-      tensors.push_back({"master." + param.name, DType::F32, param.shape});
-      entries.push_back({named, shards.param});
+    if (!has_master) {
+      const std::string kind = has_remainder ? "param" : "master";
+      tensors.push_back({state_tensor_name(kind, param.name), config.param_type, param.shape});
+      entries.push_back({named, shards.param, 1});
     }
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      tensors.push_back({states[s].name + "." + param.name, states[s].dtype, param.shape});
-      entries.push_back({named, shards.states[s]});
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      tensors.push_back(
+          {state_tensor_name(states_[s].name, param.name), states_[s].dtype, state_tensor_shape(states_[s], param)});
+      entries.push_back({named, shards.states[s], states_[s].elements_per_value});
     }
   }
   const auto produce = [&](std::size_t i, std::uint64_t offset_bytes, std::span<std::byte> destination) {
     const std::size_t element = bytes_of(tensors[i].dtype);
-    copy_out(entries[i].shard, entries[i].named, offset_bytes / element,
-             {destination.data(), tensors[i].dtype, destination.size() / element});
+    const Named& named = entries[i].named;
+    read_param(*store_, entries[i].shard, compute_->layouts()[named.group], named.param, entries[i].elements_per_value,
+               offset_bytes / element, {destination.data(), tensors[i].dtype, destination.size() / element});
   };
   hf::WriteOptions options;
   options.stem = "states";
@@ -236,22 +278,16 @@ void Engine::Impl::save_states(const std::filesystem::path& folder) {
 void Engine::Impl::load_states(const std::filesystem::path& folder, const RunState& run_state) {
   use_schedule(Mode::None);
   const hf::TensorCatalog catalog = hf::TensorCatalog::open_file(folder / kStatesFile);
-  const auto source_of = [&](const std::string& kind) {
-    return [this, &catalog, kind](const Named& named, std::uint64_t first, TensorSpan destination) {
-      const std::string name = kind + "." + decl(named).name;
-      const hf::TensorInfo* tensor = catalog.find(name);
-      if (tensor == nullptr) throw DataError("the checkpoint has no " + name);
-      if (tensor->shape != decl(named).shape) {
-        throw DataError("the checkpoint's " + name + " has shape " + shape_text(tensor->shape) + ", the model needs " +
-                        shape_text(decl(named).shape));
-      }
-      read_converted(catalog, *tensor, first, destination, file_buffer_.span(), host_math_);
-    };
-  };
-  const std::vector<StateSpec> states = adamw_.states(config.param_type);
+  StateReader reader(catalog, config.optimizer.kind, *pool_, host_math_, file_buffer_.span());
   for (std::size_t g = 0; g < shards_.size(); ++g) {
-    fill_from(source_of("master"), shards_[g].param, g);
-    for (std::size_t s = 0; s < states.size(); ++s) fill_from(source_of(states[s].name), shards_[g].states[s], g);
+    fill_from([&](const Named& named, std::uint64_t first,
+                  TensorSpan destination) { reader.param(decl(named), first, destination); },
+              shards_[g].param, g, 1);
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      fill_from([&](const Named& named, std::uint64_t first,
+                    TensorSpan destination) { reader.state(states_[s], decl(named), first, destination); },
+                shards_[g].states[s], g, states_[s].elements_per_value);
+    }
   }
   state = run_state;
 }
@@ -261,7 +297,7 @@ std::vector<float> Engine::Impl::parameter(const std::string& name) {
   for (const Named& named : all_params()) {
     if (decl(named).name != name) continue;
     std::vector<float> values(decl(named).numel());
-    copy_out(master(named.group), named, 0, {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
+    copy_master(named, 0, {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
     return values;
   }
   throw ConfigError("the model has no parameter " + name);

@@ -9,7 +9,7 @@
 #include "core/executor.h"
 #include "core/host_device.h"
 #include "core/local_communicator.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 #include "cpu_adam/cpu_shard_math.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
@@ -69,6 +69,8 @@ class Engine::Impl {
     std::size_t group = 0;
     std::size_t param = 0;
   };
+  // Values of a parameter from `first` on, in the destination's type.
+  using ParamSource = std::function<void(const Named&, std::uint64_t first, TensorSpan destination)>;
 
   std::array<offload::Tier*, offload::kTiers> tiers();
   void add_shards();
@@ -90,14 +92,14 @@ class Engine::Impl {
   void plan_pages(const StepSummary& measured);
   std::vector<Named> all_params() const;
   const zero::ParamDecl& decl(const Named& named) const;
-  // The shard that holds the parameter in fp32: the master, or the parameter itself.
-  offload::ShardId master(std::size_t group) const;
-  bool has_master() const { return config.param_type != DType::F32; }
   hf::TensorCatalog checked_catalog() const;
-  void fill_moments();
-  void fill_from(const std::function<void(const Named&, std::uint64_t, TensorSpan)>& source, offload::ShardId shard,
-                 std::size_t group);
-  void copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination);
+  void fill_states(const ParamSource& source);
+  void fill_from(const ParamSource& source, offload::ShardId shard, std::size_t group, std::size_t elements_per_value);
+  // Elements of the fp32 master (an exact widening of the weight where there are no states).
+  void copy_master(const Named& named, std::uint64_t first, TensorSpan values);
+  // Elements of the weight in any type.
+  void copy_param(const Named& named, std::uint64_t first, TensorSpan destination);
+  TensorSpan scratch(std::size_t part, DType dtype, std::size_t numel) const;
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
   void add_traffic(StepSummary& summary);
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
@@ -112,7 +114,7 @@ class Engine::Impl {
   std::unique_ptr<Parallel> pool_;
   std::unique_ptr<Parallel> one_thread_;
   std::unique_ptr<Parallel> device_thread_;
-  cpu_adam::CpuAdamW adamw_;
+  cpu_adam::CpuOptimizer optimizer_;
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
   cpu_adam::CpuShardMath device_math_;
@@ -132,6 +134,7 @@ class Engine::Impl {
   std::unique_ptr<zero::DeviceSlots> grad_slots_;
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
+  const std::vector<StateSpec> states_;  // of the optimizer; empty without training
   zero::UpdateSite site_ = zero::UpdateSite::Host;
   zero::LinkCounters counters_;
   zero::BusyTimes busy_;

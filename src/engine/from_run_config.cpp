@@ -46,6 +46,7 @@ EngineConfig engine_config(const RunConfig& run) {
   config.max_tokens = run.max_seq_length;
   config.micro_batches = run.gradient_accumulation_steps;
   config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
+  config.optimizer = {run.optim, run.strata.optimizer_states.master, run.strata.optimizer_states.moments};
   config.device_budget = run.strata.budgets.device;
   config.host_budget = run.strata.budgets.host;
   config.nvme_budget = run.strata.budgets.nvme;

@@ -55,7 +55,7 @@ class Planner {
       totals_.param += numel * bytes_of(request.param_type);
       if (!training_) continue;
       totals_.grad += numel * bytes_of(grad_type_);
-      for (const StateSpec& state : request.states) totals_.optimizer += numel * bytes_of(state.dtype);
+      for (const StateSpec& state : request.states) totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
       grads_need_staging_ |= zero::GradReducer::needs_staging(request.param_type, grad_type_, contributions[g]);
     }
     for (const zero::Visit& visit : visits_) {
@@ -145,7 +145,8 @@ class Planner {
     plan.grad_type = grad_type_;
     plan.budgets = request_.budgets;
     plan.slot_bytes = slot_bytes;
-    plan.slots = ShardStore::kMinSlots;
+    plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
+    plan.slots = plan.pins_at_once;
     const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
     std::vector<std::vector<std::size_t>> gathered, made;
     for (const zero::Visit& visit : visits_) {

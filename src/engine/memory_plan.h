@@ -42,7 +42,8 @@ struct MemoryPlan {
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
   std::uint64_t slot_bytes = 0;
-  std::size_t slots = 0;  // pages in host memory
+  std::size_t slots = 0;         // pages in host memory
+  std::size_t pins_at_once = 0;  // of those, in use by an update at once: the fewest that do
   std::size_t grad_staging_slots = 0;
   std::size_t device_staging_slots = 0;
   std::uint64_t look_ahead_bytes = 0;

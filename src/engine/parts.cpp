@@ -5,7 +5,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
 #include "engine/machine.h"
 #include "models/decoder.h"
 #include "zero/torch_host.h"
@@ -88,8 +88,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.compute = parts.compute.get();
   request.param_type = config.param_type;
   if (config.training) {
-    const std::unique_ptr<Parallel> one = make_thread_pool(1);
-    request.states = cpu_adam::CpuAdamW(*one).states(config.param_type);
+    request.states = state_specs(config.optimizer, config.param_type);
   }
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.activation_bytes = parts.activation_bytes;

@@ -274,6 +274,11 @@ class Parser {
                           std::to_string(micro) + " x gradient_accumulation_steps " + std::to_string(accumulation) +
                           " x " + std::to_string(source_.world_size) + " ranks");
     }
+    if (config_.strata.optimizer_states.master == MasterEncoding::Remainder && !config_.bf16) {
+      problems_.push_back(
+          origin_of("strata.optimizer_states.master") +
+          "strata.optimizer_states.master: remainder completes a bf16 weight; with bf16: false there is none");
+    }
     check_split("param", config_.strata.placement.shares.param, config_.strata.placement.param);
     check_split("optimizer", config_.strata.placement.shares.optimizer, config_.strata.placement.optimizer);
     if (config_.val_size > 0 && !config_.val_datasets.empty()) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/optimizer_config.h"
 #include "engine/lr_schedule.h"
 #include "offload/tier.h"
 
@@ -42,7 +43,7 @@ using AutoCount = std::optional<std::int64_t>;
 using AutoTier = std::optional<offload::TierKind>;
 
 // Strata's own block. All of it may change speed and memory; only `compute`, `loss_chunk` and, through the order of
-// sums in matrix products, `compute_threads` may change the numbers.
+// sums in matrix products, `compute_threads` may change the numbers; and narrow moments, which are not exact.
 struct StrataConfig {
   std::int64_t zero_stage = 3;
   DeviceChoice device = DeviceChoice::Auto;
@@ -81,6 +82,11 @@ struct StrataConfig {
     AutoBytes wear_limit;    // that this run may write to its swap files; unset = none
     bool operator==(const Nvme&) const = default;
   } nvme;
+  struct OptimizerStates {
+    MasterEncoding master = MasterEncoding::Fp32;
+    MomentEncoding moments = MomentEncoding::Fp32;
+    bool operator==(const OptimizerStates&) const = default;
+  } optimizer_states;
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
   std::int64_t loss_chunk = 256;                // tokens of one piece of the logits
   AutoBytes prefetch;                           // bytes fetched ahead of their use
@@ -115,6 +121,7 @@ struct RunConfig {
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1;  // 0 = no clipping
+  OptimizerKind optim = OptimizerKind::AdamW;
   LrKind lr_scheduler_type = LrKind::Linear;
   double warmup_ratio = 0;
   std::int64_t warmup_steps = 0;  // wins over warmup_ratio where > 0

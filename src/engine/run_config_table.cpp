@@ -131,6 +131,9 @@ void add_batches_and_steps(std::vector<Setting>& rows) {
 
 void add_optimizer(std::vector<Setting>& rows) {
   Section s{"Optimizer", rows};
+  s.add("optim", "optimizer", STRATA_FIELD(optim), kAny,
+        "adam decays weights through the gradient, adamw does not; momentum and nesterov are sgd with adam_beta1 as "
+        "momentum.");
   s.add("learning_rate", "lr", STRATA_FIELD(learning_rate), kNotNegative, "The rate that warm-up climbs to.");
   s.add("lr_scheduler_type", "lr_scheduler", STRATA_FIELD(lr_scheduler_type), kAny, "What happens after warm-up.");
   s.add("warmup_ratio", "", STRATA_FIELD(warmup_ratio), kRatio, "Warm-up as a share of all updates, rounded up.");
@@ -185,6 +188,10 @@ void add_strata(std::vector<Setting>& rows) {
         "Share of the optimizer's bytes kept in host memory; with the next one it adds up to 1.");
   s.add("strata.placement.shares.optimizer.nvme", "", STRATA_FIELD(strata.placement.shares.optimizer.nvme), kRatio,
         "Share of the optimizer's bytes on the drives.");
+  s.add("strata.optimizer_states.master", "", STRATA_FIELD(strata.optimizer_states.master), kAny,
+        "remainder = the 16 bits that a bf16 weight lacks instead of an fp32 copy: exact, 2 bytes a parameter less.");
+  s.add("strata.optimizer_states.moments", "", STRATA_FIELD(strata.optimizer_states.moments), kAny,
+        "bf16 = rounded stochastically, 8bit = blocks of 256 with a scale; both change the numbers.");
   s.add("strata.nvme.paths", "strata.nvme.path offload_dir", STRATA_FIELD(strata.nvme.paths), kAny,
         "Folders on drives; states are spread over them.");
   s.add("strata.nvme.block_size", "", STRATA_FIELD(strata.nvme.block_size), kPages, "Bytes of one request to a drive.");
@@ -233,7 +240,6 @@ std::vector<FixedKey> run_config_fixed_keys() {
       {"fp16", "", "false no off", "use bf16: true"},
       {"packing", "sample_packing", "false no off", "set it to false"},
       {"gradient_checkpointing", "", "true yes on", "set it to true: activations are always recomputed"},
-      {"optim", "optimizer", "adamw_torch adamw_torch_fused adamw", "use adamw_torch"},
       {"deepspeed", "", "", "write its settings into the strata block"},
       {"finetuning_type", "", "full", "use full"},
       {"adapter", "", "", kNoLora},
@@ -243,8 +249,6 @@ std::vector<FixedKey> run_config_fixed_keys() {
       {"lora_target_modules", "lora_target lora_target_linear", "", kNoLora},
       {"load_in_4bit", "", "false no off", "set it to false"},
       {"load_in_8bit", "", "false no off", "set it to false"},
-      {"strata.optimizer_states.master", "", "fp32", "use fp32"},
-      {"strata.optimizer_states.moments", "", "fp32", "use fp32"},
   };
 }
 

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 namespace strata::engine {
 
 void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t rank,
-                const ElementSource& source) {
+                std::size_t elements_per_value, const ElementSource& source) {
   const DType dtype = store.spec(shard).dtype;
-  const std::uint64_t shard_first = rank * layout.shard_numel();
+  const std::uint64_t shard_first = rank * layout.shard_numel() / elements_per_value;
   for (std::uint32_t p = 0; p < store.pieces(shard); ++p) {
     const offload::PieceRange range = store.range({shard, p});
     offload::Pin pin = store.acquire({shard, p}, offload::Access::Write);
@@ -20,9 +21,10 @@ void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::
     const std::uint64_t end = begin + range.numel;
     for (std::size_t i = 0; i < layout.params().size(); ++i) {
       const zero::ParamSlot& slot = layout.params()[i];
-      const std::uint64_t from = std::max<std::uint64_t>(begin, slot.offset);
-      const std::uint64_t to = std::min<std::uint64_t>(end, slot.offset + slot.numel);
-      if (from < to) source(i, from - slot.offset, page.subspan(from - begin, to - from));
+      const std::uint64_t slot_begin = slot.offset / elements_per_value;
+      const std::uint64_t from = std::max<std::uint64_t>(begin, slot_begin);
+      const std::uint64_t to = std::min<std::uint64_t>(end, slot_begin + ceil_div(slot.numel, elements_per_value));
+      if (from < to) source(i, from - slot_begin, page.subspan(from - begin, to - from));
     }
   }
   // Uncached pages are written behind our back; the caller may hand the shard to device code next.
@@ -30,11 +32,11 @@ void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::
 }
 
 void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t param,
-                std::uint64_t first, TensorSpan destination) {
+                std::size_t elements_per_value, std::uint64_t first, TensorSpan destination) {
   STRATA_EXPECTS(layout.world() == 1, "a parameter is read whole from one shard");
   const DType dtype = store.spec(shard).dtype;
   STRATA_EXPECTS(destination.dtype == dtype, "the destination has the shard's type");
-  const std::uint64_t begin = layout.params()[param].offset + first;
+  const std::uint64_t begin = layout.params()[param].offset / elements_per_value + first;
   for (std::uint64_t done = 0; done < destination.numel;) {
     const std::uint64_t at = begin + done;
     const offload::PieceId piece = store.piece_at(shard, at);

@@ -14,18 +14,18 @@
 
 namespace strata::engine {
 
-// Fills `destination` (elements of one parameter from `first` on, in the shard's type). Called in ascending order.
+// Fills `destination` (values of one parameter from value `first` on, in the shard's type). Called in ascending order.
 using ElementSource = std::function<void(std::size_t param, std::uint64_t first, TensorSpan destination)>;
 
 // Writes every element of the shard: parameters from `source`, padding with zeros. `rank` says which row of the layout
-// it is.
+// it is, `elements_per_value` how many elements share a value (StateSpec).
 void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t rank,
-                const ElementSource& source);
+                std::size_t elements_per_value, const ElementSource& source);
 
-// Copies elements [first, first + destination.numel) of parameter `param` out of the shard. Requires: one rank, so that
+// Copies values [first, first + destination.numel) of parameter `param` out of the shard. Requires: one rank, so that
 // the shard is whole; destination has the shard's type.
 void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t param,
-                std::uint64_t first, TensorSpan destination);
+                std::size_t elements_per_value, std::uint64_t first, TensorSpan destination);
 
 // Reads elements of a tensor in a file and converts them to the destination's type, through `buffer`, which bounds the
 // memory used.

@@ -21,8 +21,9 @@ struct ParamSlot {
 // Gaps between parameters and the tail hold zeros in every tensor of the group (parameter, gradient, state).
 class FlatLayout {
  public:
-  // Parameters start at multiples of this many elements: 64 bytes in 16-bit types.
-  static constexpr std::size_t kParamAlignment = 32;
+  // Parameters start at multiples of this many elements: a block of 8-bit states, so that none holds parts of two
+  // parameters and a checkpoint can carry each parameter's blocks by itself.
+  static constexpr std::size_t kParamAlignment = 256;
   // One rank's shard is a multiple of this many elements: one 4 KiB page in 16-bit types, so extents need no partial
   // page.
   static constexpr std::size_t kShardAlignment = 2048;

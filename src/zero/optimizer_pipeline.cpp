@@ -35,10 +35,11 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
   for (std::uint64_t first = 0; first < numel;) {
     std::uint64_t end = numel;
     for (std::size_t i = 0; i < shards.count(); ++i) {
-      const offload::PieceId piece = store.piece_at(shards.shard(i), first);
+      const std::uint64_t per_value = shards.per_value(i);
+      const offload::PieceId piece = store.piece_at(shards.shard(i), first / per_value);
       const offload::PieceRange range = store.range(piece);
-      if (first == range.first) on_piece(i, piece);
-      end = std::min(end, range.first + range.numel);
+      if (first == range.first * per_value) on_piece(i, piece);
+      end = std::min(end, (range.first + range.numel) * per_value);
     }
     on_chunk(first, end - first);
     first = end;
@@ -102,6 +103,15 @@ void OptimizerPipeline::update(std::size_t group, const StepContext& context) {
   store_.drain_uncached();
 }
 
+std::vector<Segment> OptimizerPipeline::segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const {
+  return layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+}
+
+// As ShardViews::first_element.
+std::uint64_t OptimizerPipeline::element_index(std::size_t group, std::uint64_t first) const {
+  return (static_cast<std::uint64_t>(group) << 40) + rank_ * layouts_[group]->shard_numel() + first;
+}
+
 void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& context) {
   const UpdateShards& shards = shards_[group];
   std::vector<offload::Pin> pins(shards.count());
@@ -115,13 +125,15 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
     std::vector<TensorSpan> spans;
     for (std::size_t i = 0; i < shards.count(); ++i) {
       const DType dtype = store_.spec(shards.shard(i)).dtype;
-      spans.push_back(
-          TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(first - piece_first[i], numel));
+      const std::size_t per_value = shards.per_value(i);
+      spans.push_back(TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(
+          first / per_value - piece_first[i], numel / per_value));
     }
-    const std::vector<Segment> segments =
-        layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+    const std::vector<Segment> segments = segments_of(group, first, numel);
     const Stopwatch watch(times_, Work::Update, group);
-    host_optimizer_.step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments})
+    host_optimizer_
+        .step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments,
+                        element_index(group, first)})
         .wait();
     if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
   };
@@ -144,8 +156,10 @@ void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& con
     std::vector<TensorSpan> on_host(shards.count());
     for (std::size_t i = 0; i < shards.count(); ++i) {
       const DType dtype = store_.spec(shards.shard(i)).dtype;
+      const std::size_t per_value = shards.per_value(i);
       if (std::byte* home = store_.device_address(shards.shard(i))) {
-        on_device.push_back(TensorSpan{home, dtype, store_.spec(shards.shard(i)).numel}.subspan(first, numel));
+        on_device.push_back(
+            TensorSpan{home, dtype, store_.spec(shards.shard(i)).numel}.subspan(first / per_value, numel / per_value));
         continue;
       }
       on_host[i] =
@@ -168,11 +182,11 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
     stream_.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
     counters_.to_device += on_host[i].bytes();
   }
-  const std::vector<Segment> segments =
-      layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+  const std::vector<Segment> segments = segments_of(group, first, numel);
   stream_.launch([&] {
     device_optimizer_
-        .step(context, {on_device[kParam], on_device[kGrad], std::span(on_device).subspan(kFirstState), segments})
+        .step(context, {on_device[kParam], on_device[kGrad], std::span(on_device).subspan(kFirstState), segments,
+                        element_index(group, first)})
         .wait();
   });
   if (on_host[kParam].data != nullptr) {

@@ -20,6 +20,12 @@ struct UpdateShards {
   offload::Access param_access = offload::Access::Write;  // fp32 parameters are the master: ReadWrite
   offload::ShardId grad;
   std::vector<offload::ShardId> states;
+  std::vector<std::size_t> elements_per_value{};  // of each state: StateSpec; empty: 1 of all
+
+  // Elements of the parameter that share one value of a position's shard.
+  std::size_t per_value(std::size_t position) const {
+    return position < kFirstState || elements_per_value.empty() ? 1 : elements_per_value[position - kFirstState];
+  }
 
   // Positions in that order: 0 parameter, 1 gradient, 2.. states.
   static constexpr std::size_t kParam = 0;
@@ -64,6 +70,8 @@ class OptimizerPipeline {
 
  private:
   void update(std::size_t group, const StepContext& context);
+  std::vector<Segment> segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const;
+  std::uint64_t element_index(std::size_t group, std::uint64_t first) const;
   void step_on_host(std::size_t group, const StepContext& context);
   void step_on_device(std::size_t group, const StepContext& context);
   void update_on_device(std::size_t group, const StepContext& context, std::vector<TensorSpan>& on_device,

@@ -337,8 +337,8 @@ TEST(RunConfigNotYet, WhatOtherTrainersDoIsRefusedClearly) {
   for (const char* line :
        {"fp16: true", "packing: true", "sample_packing: on", "gradient_checkpointing: false", "deepspeed: ds.json",
         "lora_r: 8", "adapter: lora", "finetuning_type: lora", "lora_target_modules: [q]", "optim: adafactor",
-        "strata: {placement: {grad: nvme}}",
-        "strata: {optimizer_states: {moments: 8bit}}", "datasets: [{path: a, split: test}]"}) {
+        "optim: adamw_8bit", "strata: {placement: {grad: nvme}}", "strata: {optimizer_states: {moments: fp8}}",
+        "datasets: [{path: a, split: test}]"}) {
     EXPECT_THAT(refusal(line), HasSubstr("not supported yet")) << line;
   }
 }
@@ -365,6 +365,19 @@ TEST(RunConfigData, ContradictionsAreRefused) {
   EXPECT_THAT(refusal("datasets: [{type: text}]\n"), HasSubstr("a data set needs a path"));
   EXPECT_THAT(refusal("datasets: [[a]]\n"), HasSubstr("datasets: "));
   EXPECT_THAT(refusal("strata: {nvme: {paths: [/a, /a]}}\n"), HasSubstr("'/a' is given twice"));
+}
+
+TEST(RunConfigOptimizer, IsChosenByTheNamesThatUsersKnow) {
+  EXPECT_EQ(from_file("optim: adamw_torch_fused").optim, OptimizerKind::AdamW);
+  EXPECT_EQ(from_file("optimizer: lion").optim, OptimizerKind::Lion);
+  const RunConfig config = from_file("strata: {optimizer_states: {master: remainder, moments: 8bit}}");
+  EXPECT_EQ(config.strata.optimizer_states.master, MasterEncoding::Remainder);
+  EXPECT_EQ(config.strata.optimizer_states.moments, MomentEncoding::Block8);
+}
+
+TEST(RunConfigOptimizer, ARemainderNeedsBf16Weights) {
+  EXPECT_THAT(refusal("bf16: false\nstrata: {optimizer_states: {master: remainder}}"),
+              HasSubstr("remainder completes a bf16 weight"));
 }
 
 TEST(RunConfigShares, SplitAClassOverHostMemoryAndDrives) {

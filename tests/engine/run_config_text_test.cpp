@@ -94,6 +94,7 @@ class RandomConfig {
     if (coin()) s.nvme.wear_limit = bytes();
     if (coin()) s.trace = text();
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
+    s.optimizer_states.moments = static_cast<MomentEncoding>(count(0) % 3);
     s.compute = static_cast<ComputeChoice>(count(0) % 3);
     s.loss_chunk = count(1);
     if (coin()) s.prefetch = bytes();

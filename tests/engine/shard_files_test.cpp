@@ -60,7 +60,7 @@ TEST(FillShard, WritesParametersAndZeroPaddingOnEveryTier) {
     SCOPED_TRACE(offload::name_of(home));
     StoreRig rig;
     const ShardId shard = used_shard(rig, home, layout().shard_numel());
-    fill_shard(rig.store, shard, layout(), 0, numbered);
+    fill_shard(rig.store, shard, layout(), 0, 1, numbered);
     EXPECT_EQ(floats_of(rig, shard), expected(layout(), 0));
   }
 }
@@ -70,7 +70,7 @@ TEST(FillShard, WritesTheRowOfItsRank) {
   for (const std::size_t rank : {0, 1}) {
     StoreRig rig;
     const ShardId shard = used_shard(rig, TierKind::Nvme, of.shard_numel());
-    fill_shard(rig.store, shard, of, rank, numbered);
+    fill_shard(rig.store, shard, of, rank, 1, numbered);
     EXPECT_EQ(floats_of(rig, shard), expected(of, rank)) << "rank " << rank;
   }
 }
@@ -80,7 +80,7 @@ TEST(FillShard, AsksForElementsInAscendingOrder) {
   const ShardId shard = rig.add(layout().shard_numel());
   std::vector<std::uint64_t> next(4, 0);
   std::size_t last = 0;
-  fill_shard(rig.store, shard, layout(), 0, [&](std::size_t param, std::uint64_t first, TensorSpan destination) {
+  fill_shard(rig.store, shard, layout(), 0, 1, [&](std::size_t param, std::uint64_t first, TensorSpan destination) {
     EXPECT_GE(param, last);
     EXPECT_EQ(first, next.at(param));
     next[param] += destination.numel;
@@ -93,7 +93,7 @@ TEST(FillShard, AsksForElementsInAscendingOrder) {
 TEST(FillShard, HasLandedOnTheDeviceWhenItReturns) {
   StoreRig rig;
   const ShardId shard = used_shard(rig, TierKind::Device, layout().shard_numel());
-  fill_shard(rig.store, shard, layout(), 0, numbered);
+  fill_shard(rig.store, shard, layout(), 0, 1, numbered);
   std::vector<float> seen(layout().shard_numel());
   std::memcpy(seen.data(), rig.store.device_address(shard), seen.size() * sizeof(float));
   EXPECT_EQ(seen, expected(layout(), 0));
@@ -104,16 +104,30 @@ TEST(ReadParam, GivesBackWhatWasFilledInPiecesOfAnySize) {
     SCOPED_TRACE(offload::name_of(home));
     StoreRig rig;
     const ShardId shard = used_shard(rig, home, layout().shard_numel());
-    fill_shard(rig.store, shard, layout(), 0, numbered);
+    fill_shard(rig.store, shard, layout(), 0, 1, numbered);
     for (std::size_t p = 0; p < layout().params().size(); ++p) {
       const std::size_t numel = layout().params()[p].numel;
       for (std::size_t first = 0; first < numel; first += 1111) {
         std::vector<float> values(std::min<std::size_t>(1111, numel - first));
-        read_param(rig.store, shard, layout(), p, first,
+        read_param(rig.store, shard, layout(), p, 1, first,
                    {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
         for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value_of(p, first + i)) << p << " " << i;
       }
     }
+  }
+}
+
+// One value for 256 elements, as the scales of 8-bit states.
+TEST(FillShard, WritesAndReadsStatesOfWhichElementsShareAValue) {
+  constexpr std::size_t kShared = 256;
+  StoreRig rig;
+  const ShardId shard = rig.add(layout().shard_numel() / kShared);
+  fill_shard(rig.store, shard, layout(), 0, kShared, numbered);
+  for (std::size_t p = 0; p < layout().params().size(); ++p) {
+    std::vector<float> values((layout().params()[p].numel + kShared - 1) / kShared);
+    read_param(rig.store, shard, layout(), p, kShared, 0,
+               {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], value_of(p, i)) << p << " " << i;
   }
 }
 

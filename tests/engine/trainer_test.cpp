@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "data/token_bytes.h"
 #include "engine/tiny_run.h"
+#include "offload/shard_store.h"
 #include "support/small_mount.h"
 #include "support/temp_dir.h"
 
@@ -145,7 +146,7 @@ class WearTest : public TrainerTest {
       if (row.what != "pages (staging and cache)") fixed += row.bytes[1];
     }
     config.slot_bytes = 256 << 10;
-    config.host_budget = fixed + 5 * *config.slot_bytes;
+    config.host_budget = fixed + offload::ShardStore::kMinSlots * *config.slot_bytes;
     return Engine::create(config);
   }
 };
@@ -179,7 +180,10 @@ TEST_F(WearTest, ForecastsFromThePlanAndThenFromWhatWasMeasured) {
   events.on_message = [&](const std::string& text) {
     if (text.starts_with("drives: ")) forecasts.push_back(text);
   };
-  events.on_step = [&](const StepReport& report) { EXPECT_EQ(report.nvme_written_total, trained->nvme_written()); };
+  events.on_step = [&](const StepReport& report) {
+    EXPECT_GT(report.nvme_written_total, 0U);
+    EXPECT_LE(report.nvme_written_total, trained->nvme_written());  // an update may still run
+  };
   Trainer(*trained, run_, data_, nullptr, events).run();
   ASSERT_EQ(forecasts.size(), 2U);
   EXPECT_NE(forecasts[0].find("of the rated 1 TB"), std::string::npos) << forecasts[0];

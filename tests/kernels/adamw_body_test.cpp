@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "support/adam_shard.h"
+#include "support/optimizer_shard.h"
 
 namespace strata::kernels {
 namespace {
@@ -28,7 +28,7 @@ AdamwRun run_of(const Shard& shard, float decay_factor) {
 
 // Runs the threads of a small grid in a random order.
 template <typename Param, typename Grad>
-void launch_on_host(const AdamConstants& constants, const AdamwRun& run, std::mt19937& random) {
+void launch_on_host(const UpdateConstants& constants, const AdamwRun& run, std::mt19937& random) {
   std::vector<std::int64_t> threads(1 + random() % 40);
   std::iota(threads.begin(), threads.end(), 0);
   std::shuffle(threads.begin(), threads.end(), random);
@@ -42,14 +42,14 @@ template <typename Param, typename Grad>
 void expect_definition(DType param, DType grad) {
   std::mt19937 random(5);
   const StepContext context = test::ordinary_step();
-  const AdamConstants constants = adam_constants(context);
+  const UpdateConstants constants = update_constants(OptimizerKind::AdamW, context);
   for (std::size_t numel = 0; numel <= 260; ++numel) {
     const std::size_t shift = numel % 11;
     SCOPED_TRACE(std::string(name_of(param)) + " <- " + std::string(name_of(grad)) + " x " + std::to_string(numel));
     const Shard shard(param, grad, numel, shift), expected(param, grad, numel, shift);
     const std::vector<Segment> segments = {test::whole(numel)};
 
-    launch_on_host<Param, Grad>(constants, run_of(shard, constants.decay_factor), random);
+    launch_on_host<Param, Grad>(constants, run_of(shard, constants.decay), random);
 
     test::define_step(context, expected, segments);
     ASSERT_TRUE(shard.same_bytes(expected));

@@ -38,14 +38,14 @@ TEST_F(CudaPlugin, LoadsWithoutADriverAndSaysWhyThereIsNoDevice) {
 }
 
 TEST_F(CudaPlugin, AnEmptyRunQueuesNothing) {
-  const AdamConstants constants;
+  const UpdateConstants constants;
   const AdamwRun run;
 
   EXPECT_EQ(find<decltype(strata_cuda_adamw)>("strata_cuda_adamw")(&constants, &run, 1, 1, nullptr), 0);
 }
 
 TEST_F(CudaPlugin, RefusesTypesItHasNoKernelFor) {
-  const AdamConstants constants;
+  const UpdateConstants constants;
   AdamwRun run;
   run.numel = 1;
 

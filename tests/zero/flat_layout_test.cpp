@@ -60,20 +60,20 @@ TEST(FlatLayout, SegmentsOfTheWholeAreTheParameters) {
   EXPECT_EQ(segments[0].shape, (std::vector<std::int64_t>{3, 5}));
   EXPECT_TRUE(segments[0].decay);
   EXPECT_FALSE(segments[1].decay);
-  EXPECT_EQ(segments[1].offset, 32U);
+  EXPECT_EQ(segments[1].offset, 256U);
   EXPECT_EQ(segments[1].numel, 33U);
 }
 
 TEST(FlatLayout, SegmentsAreCutAtTheWindowAndCountFromIt) {
-  const FlatLayout layout(group_of({{40}, {100}}), 1);  // at 0 and 64
-  const std::vector<Segment> segments = layout.segments(30, 50);
+  const FlatLayout layout(group_of({{240}, {100}}), 1);  // at 0 and 256
+  const std::vector<Segment> segments = layout.segments(230, 50);
   ASSERT_EQ(segments.size(), 2U);
   EXPECT_EQ(segments[0].offset, 0U);
   EXPECT_EQ(segments[0].numel, 10U);
-  EXPECT_EQ(segments[1].offset, 34U);
-  EXPECT_EQ(segments[1].numel, 16U);
-  EXPECT_TRUE(layout.segments(40, 24).empty()) << "a gap";
-  EXPECT_TRUE(layout.segments(164, 1000).empty()) << "the tail";
+  EXPECT_EQ(segments[1].offset, 26U);
+  EXPECT_EQ(segments[1].numel, 24U);
+  EXPECT_TRUE(layout.segments(240, 16).empty()) << "a gap";
+  EXPECT_TRUE(layout.segments(356, 1000).empty()) << "the tail";
 }
 
 TEST(FlatLayout, WindowsOfAnySizeCoverEveryParameterElementOnce) {

@@ -1,4 +1,4 @@
-// The arithmetic of core/adam_math.h against the same formula in double.
+// The arithmetic of core/optimizer_math.h against the same formula in double.
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "core/parallel.h"
-#include "cpu_adam/cpu_adamw.h"
+#include "cpu_adam/cpu_optimizer.h"
+#include "support/optimizer_shard.h"
 
 namespace strata::cpu_adam {
 namespace {
+
+constexpr double u = 0x1p-24, tiny = 0x1p-147;
 
 // torch.optim.AdamW for one element, in double.
 struct ReferenceAdam {
@@ -33,7 +36,7 @@ struct ReferenceAdam {
   }
 };
 
-// fp32 training of one run of elements through CpuAdamW.
+// fp32 training of one run of elements through CpuOptimizer.
 struct FloatRun {
   std::vector<float> param, grad, exp_avg, exp_avg_sq;
 
@@ -52,7 +55,7 @@ struct FloatRun {
 class AdamReference : public ::testing::Test {
  protected:
   std::unique_ptr<Parallel> parallel_ = make_thread_pool(1);
-  CpuAdamW optimizer_{*parallel_};
+  CpuOptimizer optimizer_{*parallel_};
 };
 
 // Bounds with u = 2^-24, the relative error of one fp32 rounding. Every constant is itself rounded once (u).
@@ -63,7 +66,6 @@ class AdamReference : public ::testing::Test {
 //   param: decay's factor and product 2u |p|, the fused sum u |p'|
 // The tests allow one more u on each for second-order terms, and 2^-149 for results below the normal range.
 TEST_F(AdamReference, OneStepStaysWithinTheDerivedBound) {
-  constexpr double u = 0x1p-24, tiny = 0x1p-148;
   constexpr std::size_t numel = 100000;
   std::mt19937_64 random(7);
   std::normal_distribution<float> normal;
@@ -159,6 +161,113 @@ TEST_F(AdamReference, NonFiniteGradientsAreNotHidden) {
   EXPECT_TRUE(std::isnan(run.param[0]));  // infinity / infinity
   EXPECT_TRUE(std::isnan(run.param[1]));
   EXPECT_TRUE(std::isfinite(run.param[2]));
+}
+
+// --- every kind, in every encoding that is exact ---
+
+// A number and a bound of the error of what fp32 makes of it: each operation adds u times its result, each constant of
+// the step is rounded once (u), and errors of operands travel by the derivative.
+struct Bounded {
+  double value, error;
+};
+Bounded plus(Bounded a, Bounded b) {
+  const double sum = a.value + b.value;
+  return {sum, a.error + b.error + u * std::abs(sum)};
+}
+Bounded times(double constant, Bounded a) {
+  return {constant * a.value, std::abs(constant) * (a.error + 2 * u * std::abs(a.value))};
+}
+// fma(weight, g - m, m), in which g - m rounds before it is weighed.
+Bounded lerp(double weight, Bounded g, Bounded m) {
+  const double value = m.value + weight * (g.value - m.value);
+  const double operands = weight * (g.error + 3 * u * (std::abs(g.value) + std::abs(m.value)));
+  return {value, operands + u * std::abs(value)};
+}
+
+struct Reference {
+  Bounded master, moment1, moment2;
+  bool doubtful = false;  // Lion: the sign may be the other
+};
+
+// torch.optim and Lion's algorithm 2 for one element.
+Reference reference_step(OptimizerKind kind, const StepContext& c, double master, double moment1, double moment2,
+                         double grad) {
+  const double t = static_cast<double>(c.step);
+  Reference r = {{master, 0}, {moment1, 0}, {moment2, 0}};
+  Bounded g = times(static_cast<double>(c.grad_scale), {grad, 0});
+  if (!decay_is_decoupled(kind)) g = plus(times(c.weight_decay, r.master), g);
+  const Bounded decayed = times(1 - c.learning_rate * c.weight_decay, r.master);
+  if (moments_of(kind) == 2) {
+    r.moment1 = lerp(1 - c.beta1, g, r.moment1);
+    const double square = (1 - c.beta2) * g.value * g.value;
+    const double v = c.beta2 * moment2 + square;
+    r.moment2 = {v, 6 * u * v + 2 * (1 - c.beta2) * std::abs(g.value) * g.error};
+    const double factor = 1 / std::sqrt(1 - std::pow(c.beta2, t));
+    const double root = std::sqrt(v) * factor, denom = root + c.epsilon;
+    const double root_error = v > 0 ? root * (r.moment2.error / (2 * v) + 3 * u) : 0;
+    const double denom_error = root_error + u * denom;
+    const double step = c.learning_rate / (1 - std::pow(c.beta1, t)), update = step * r.moment1.value / denom;
+    const double update_error = step / denom * r.moment1.error + std::abs(update) * (denom_error / denom + 3 * u);
+    r.master = plus(kind == OptimizerKind::AdamW ? decayed : r.master, {-update, update_error});
+  } else if (kind == OptimizerKind::Lion) {
+    const Bounded direction = lerp(1 - c.beta1, g, r.moment1);
+    r.doubtful = std::abs(direction.value) <= direction.error + tiny;
+    const double sign = direction.value > 0 ? 1 : direction.value < 0 ? -1 : 0;
+    r.master = plus(decayed, times(-c.learning_rate, {sign, 0}));
+    r.moment1 = lerp(1 - c.beta2, g, r.moment1);
+  } else if (kind == OptimizerKind::Sgd) {
+    r.master = plus(r.master, times(-c.learning_rate, g));
+  } else {
+    r.moment1 = plus(times(c.beta1, r.moment1), g);
+    const Bounded direction = kind == OptimizerKind::Nesterov ? plus(times(c.beta1, r.moment1), g) : r.moment1;
+    r.master = plus(r.master, times(-c.learning_rate, direction));
+  }
+  return r;
+}
+
+double master_at(const test::Shard& shard, std::size_t i) {
+  if (shard.master().dtype == DType::F32) return static_cast<double>(shard.master().as<float>()[i]);
+  return static_cast<double>(master_of(shard.param().as<std::uint16_t>()[i], shard.master().as<std::uint16_t>()[i]));
+}
+
+double moment_at(const test::Shard& shard, std::size_t k, std::size_t i) {
+  if (k >= moments_of(shard.config().kind)) return 0;
+  return static_cast<double>(shard.moment(k)[0].as<float>()[i]);
+}
+
+TEST(OptimizerReference, EveryKindStaysWithinTheBoundInEveryExactEncoding) {
+  constexpr std::size_t numel = 20000;
+  const StepContext context = {.step = 17, .learning_rate = 3e-3, .weight_decay = 0.1, .grad_scale = 0.3f};
+  const auto parallel = make_thread_pool(1);
+  for (std::size_t kind = 0; kind < kOptimizerKinds; ++kind) {
+    for (const auto& [master, param] :
+         {std::pair{MasterEncoding::Fp32, DType::F32}, std::pair{MasterEncoding::Fp32, DType::BF16},
+          std::pair{MasterEncoding::Remainder, DType::BF16}}) {
+      const OptimizerConfig config = {.kind = static_cast<OptimizerKind>(kind), .master = master};
+      SCOPED_TRACE(std::string(name_of(config.kind)) + ", master " + std::string(name_of(master)));
+      const test::Shard before(config, param, DType::F32, numel), shard(config, param, DType::F32, numel);
+      const std::vector<Segment> segments = {test::whole(numel)};
+
+      CpuOptimizer(*parallel, config).step(context, shard.views(segments)).wait();
+
+      std::size_t doubtful = 0;
+      for (std::size_t i = 0; i < numel; ++i) {
+        const double grad = static_cast<double>(before.grad().as<float>()[i]);
+        const Reference expected = reference_step(config.kind, context, master_at(before, i), moment_at(before, 0, i),
+                                                  moment_at(before, 1, i), grad);
+        doubtful += expected.doubtful ? 1 : 0;
+        // One more u on each for products of errors.
+        const auto expect_near = [&](double actual, Bounded wanted, const char* what) {
+          ASSERT_NEAR(actual, wanted.value, wanted.error + u * std::abs(wanted.value) + tiny) << what << " " << i;
+        };
+        if (!expected.doubtful) expect_near(master_at(shard, i), expected.master, "master");
+        expect_near(moment_at(shard, 0, i), expected.moment1, "moment 1");
+        expect_near(moment_at(shard, 1, i), expected.moment2, "moment 2");
+        if (HasFatalFailure()) return;
+      }
+      EXPECT_LT(doubtful, numel / 1000);
+    }
+  }
 }
 
 // 2^31 + 5 elements of address space, of which only the last five are ever touched.

@@ -1,4 +1,4 @@
-#include "cpu_adam/adam_scalar.h"
+#include "cpu_adam/math_scalar.h"
 
 #include <cstring>
 #include <type_traits>
@@ -7,20 +7,6 @@
 
 namespace strata::cpu_adam::scalar {
 namespace {
-
-template <typename Param, typename Grad>
-void adam_run(const AdamConstants& constants, const AdamRun& run) {
-  const auto* grad = stored_as<Grad>(run.grad);
-  auto* param = stored_as<Param>(run.param);
-  for (std::size_t i = 0; i < run.numel; ++i) {
-    const AdamElement old = {run.master[i], run.exp_avg[i], run.exp_avg_sq[i]};
-    const AdamElement updated = adam_update(constants, old, Grad::decode(grad[i]), run.decay_factor);
-    run.master[i] = updated.master;
-    run.exp_avg[i] = updated.exp_avg;
-    run.exp_avg_sq[i] = updated.exp_avg_sq;
-    if constexpr (!std::is_same_v<Param, F32>) param[i] = Param::encode(updated.master);
-  }
-}
 
 template <typename Destination, typename Source>
 void cast_run(std::byte* destination, const std::byte* source, std::size_t numel) {
@@ -59,9 +45,6 @@ double sum_of_squares(const std::byte* values, std::size_t numel) {
   return fold(lanes);
 }
 
-template <typename Param>
-constexpr std::array<ShardKernels::Adam, kEncodings> kAdamRow = {&adam_run<Param, F32>, &adam_run<Param, Bf16>,
-                                                                 &adam_run<Param, F16>};
 template <typename To>
 constexpr std::array<ShardKernels::Convert, kEncodings> kCastRow = {&cast_run<To, F32>, &cast_run<To, Bf16>,
                                                                     &cast_run<To, F16>};
@@ -70,8 +53,6 @@ constexpr std::array<ShardKernels::Convert, kEncodings> kAccumulateRow = {
     &accumulate_run<To, F32>, &accumulate_run<To, Bf16>, &accumulate_run<To, F16>};
 
 constexpr ShardKernels kKernels = {
-    .isa = Isa::Scalar,
-    .adam = {kAdamRow<F32>, kAdamRow<Bf16>, kAdamRow<F16>},
     .cast = {kCastRow<F32>, kCastRow<Bf16>, kCastRow<F16>},
     .accumulate = {kAccumulateRow<F32>, kAccumulateRow<Bf16>, kAccumulateRow<F16>},
     .sum_of_squares = {&sum_of_squares<F32>, &sum_of_squares<Bf16>, &sum_of_squares<F16>},
