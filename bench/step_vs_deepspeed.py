@@ -185,8 +185,8 @@ def median_and_mad(values):
 
 def summary(samples, peaks, about):
     first = {name: steps[0]["loss"] for name, steps in samples.items()}
-    # The second step of the same job: other weights, so only nearly the same loss.
-    if not all(0.9 < loss / first["ours"] < 1.1 for loss in first.values()):
+    # Drawn otherwise, so only nearly the same losses after as many updates; theirs alone never updates.
+    if not all(0.95 < first[name] / first["ours"] < 1.05 for name in ("ours_compute", "theirs")):
         raise RuntimeError(f"the sides do not train the same: losses {first}")
     step = {side: [one["seconds"] for one in samples[side]] for side in ("ours", "theirs")}
     compute = {
