@@ -45,6 +45,9 @@ struct EngineConfig {
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
   Accumulation accumulation = Accumulation::Auto;
+  // Layers whose activations are computed again in backward instead of kept; at most all but the first and the last.
+  // Absent: those that do not fit. Changes no bit.
+  std::optional<std::uint64_t> recomputed_layers;
   AdamWConfig adamw;
 
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
