@@ -13,7 +13,7 @@ enum ExitCode : int {
   kInternalError = 1,
   kUsage = 2,       // a flag or the configuration
   kDoesNotFit = 3,  // memory or drive space
-  kBadData = 4,     // a model, data or checkpoint file
+  kBadData = 4,     // a model, data or checkpoint file; a gradient that is not finite
   kIoFailed = 5,
   kDeviceFailed = 6,      // the device or a collective
   kStoppedBySigint = 130  // after saving; 128 + the number of the signal, so 143 for SIGTERM

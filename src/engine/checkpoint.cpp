@@ -72,7 +72,11 @@ json read_json(const fs::path& path) {
 
 // What changes bits and so must not change silently between a run and its continuation.
 json numerics_of(const Engine& engine) {
-  return {{"compute", engine.compute_name()},
+  // With tied embeddings alone the order of micro-batches is one of sums.
+  const bool vertical = engine.memory_plan().accumulation == zero::Accumulation::Vertical &&
+                        engine.model_config().tie_word_embeddings && engine.config().micro_batches > 1;
+  return {{"tied_accumulation", vertical ? "vertical" : "horizontal"},
+          {"compute", engine.compute_name()},
           {"loss_chunk_tokens", engine.config().loss_chunk_tokens},
           {"param_type", std::string(name_of(engine.config().param_type))},
           {"batch_size", engine.config().batch_size},

@@ -103,6 +103,21 @@ void read_value(const YAML::Node& node, AutoCount& out) {
   out = is_auto(text) ? AutoCount() : AutoCount(integer_from(text));
 }
 
+void read_value(const YAML::Node& node, RecomputeChoice& out) {
+  const std::string text = to_lower(scalar_text(node));
+  if (is_auto(text)) {
+    out.layers = std::nullopt;
+  } else if (text == "all") {
+    out.layers = RecomputeChoice::kAll;
+  } else if (text == "none") {
+    out.layers = 0;
+  } else {
+    const std::int64_t layers = integer_from(text);
+    if (layers < 0) throw ConfigError(in_quotes(text) + " must be 0 or more");
+    out.layers = layers;
+  }
+}
+
 std::string write_value(bool value) {
   return value ? "true" : "false";
 }
@@ -126,6 +141,12 @@ std::string write_value(const AutoCount& value) {
   return value ? std::to_string(*value) : "auto";
 }
 
+std::string write_value(const RecomputeChoice& value) {
+  if (!value.layers) return "auto";
+  if (*value.layers == RecomputeChoice::kAll) return "all";
+  return *value.layers == 0 ? "none" : std::to_string(*value.layers);
+}
+
 std::string syntax_of(bool) {
   return "true | false";
 }
@@ -140,6 +161,10 @@ std::string syntax_of(double) {
 
 std::string syntax_of(const AutoBytes&) {
   return "auto | bytes";
+}
+
+std::string syntax_of(const RecomputeChoice&) {
+  return "auto | all | none | whole number";
 }
 
 std::string syntax_of(const AutoCount&) {

@@ -26,6 +26,7 @@ void read_value(const YAML::Node& node, std::int64_t& out);  // decimal; "5e8" w
 void read_value(const YAML::Node& node, double& out);        // finite
 void read_value(const YAML::Node& node, AutoBytes& out);     // "auto" or what parse_bytes takes
 void read_value(const YAML::Node& node, AutoCount& out);
+void read_value(const YAML::Node& node, RecomputeChoice& out);  // auto, all, none, or a number
 void read_value(const YAML::Node& node, AutoTier& out);
 void read_value(const YAML::Node& node, LrKind& out);
 void read_value(const YAML::Node& node, ReportTo& out);
@@ -48,6 +49,7 @@ std::string write_value(std::int64_t value);
 std::string write_value(double value);
 std::string write_value(const AutoBytes& value);
 std::string write_value(const AutoCount& value);
+std::string write_value(const RecomputeChoice& value);
 std::string write_value(const AutoTier& value);
 std::string write_value(LrKind value);
 std::string write_value(ReportTo value);
@@ -70,6 +72,7 @@ std::string syntax_of(std::int64_t);
 std::string syntax_of(double);
 std::string syntax_of(const AutoBytes&);
 std::string syntax_of(const AutoCount&);
+std::string syntax_of(const RecomputeChoice&);
 std::string syntax_of(const AutoTier&);
 std::string syntax_of(LrKind);
 std::string syntax_of(ReportTo);

@@ -136,6 +136,7 @@ void Engine::Impl::add_shards() {
 void Engine::Impl::wire() {
   gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
   grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
+  compute_->keep_graphs(plan.kept_graphs);
   grad_sum_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_sum_slots);
   const std::vector<zero::FlatLayout>& layouts = compute_->layouts();
   std::vector<const zero::FlatLayout*> pointers;

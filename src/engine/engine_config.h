@@ -46,6 +46,9 @@ struct EngineConfig {
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
   Accumulation accumulation = Accumulation::Auto;
+  // Layers whose activations are computed again in backward instead of kept; at most all but the first and the last.
+  // Absent: those that do not fit. Changes no bit.
+  std::optional<std::uint64_t> recomputed_layers;
   AdamWConfig adamw;
   OptimizerConfig optimizer;  // which one, and how its states are stored; changes bits but for an exact master
 

@@ -58,6 +58,9 @@ EngineConfig engine_config(const RunConfig& run) {
   config.max_tokens = run.max_seq_length;
   config.micro_batches = run.gradient_accumulation_steps;
   config.accumulation = accumulation_of(run.strata.accumulation);
+  if (const AutoCount& layers = run.strata.recompute.layers) {
+    config.recomputed_layers = static_cast<std::uint64_t>(*layers);
+  }
   config.delay_update = run.strata.delay_update;
   config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
   config.optimizer = {run.optim, run.strata.optimizer_states.master, run.strata.optimizer_states.moments};

@@ -41,7 +41,7 @@ struct Order {
   std::uint64_t grads_sent = 0;     // bytes of gradients that go to a host home in one step
   bool sums_on_device = false;      // before they go
   bool grads_need_staging = false;  // on a host home
-  std::uint64_t open_bytes = 0;     // of activations, beyond those of one micro-batch
+  std::size_t open = 1;             // micro-batches at the same time
 };
 
 struct Candidate {
@@ -77,6 +77,7 @@ class Planner {
           MemoryPlan plan = minimal(order, placement, ahead);
           if (!fits(plan)) continue;
           use_spare_host_memory(plan, order);
+          use_spare_device_memory(plan, order);
           const double cost = cost_of(plan, order);
           if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
         }
@@ -122,7 +123,7 @@ class Planner {
       order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
     }
     if (accumulation == zero::Accumulation::Vertical) {
-      order.open_bytes = (request_.micro_batches - 1) * request_.open_micro_batch_bytes;
+      order.open = std::max<std::size_t>(request_.micro_batches, 1);
     }
     return order;
   }
@@ -176,6 +177,9 @@ class Planner {
     plan.placement = placement;
     plan.ahead = ahead;
     plan.grad_type = grad_type();
+    if (request_.recomputed_layers) {
+      plan.kept_graphs = graphs() - std::min<std::uint64_t>(*request_.recomputed_layers, graphs());
+    }
     plan.budgets = request_.budgets;
     plan.slot_bytes = smallest_slot();
     plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
@@ -212,7 +216,9 @@ class Planner {
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
     add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
-    add_row(plan, "activations", TierKind::Device, request_.activation_bytes + order.open_bytes);
+    add_row(plan, "activations", TierKind::Device,
+            request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes);
+    add_row(plan, "kept graphs", TierKind::Device, plan.kept_graphs * graph_bytes(order));
     add_row(plan, "update staging", TierKind::Device, plan.device_staging_slots * plan.slot_bytes);
     add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
     add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
@@ -269,6 +275,18 @@ class Planner {
     // What is read ahead is not in the cache: half of the pages at most, and no more than covers a drive's latency.
     plan.look_ahead_bytes = request_.look_ahead_bytes.value_or(std::min<std::uint64_t>(pages / 2, 256_MiB));
   }
+
+  // What fits need not be computed twice.
+  void use_spare_device_memory(MemoryPlan& plan, const Order& order) const {
+    if (request_.recomputed_layers || graph_bytes(order) == 0) return;
+    const std::uint64_t spare = plan.budgets[index(TierKind::Device)] - plan.need[index(TierKind::Device)];
+    plan.kept_graphs = std::min<std::uint64_t>(spare / graph_bytes(order), graphs());
+    fill_rows(plan, order);
+  }
+
+  // Layers that can keep their graphs: all between the first and the last one.
+  std::size_t graphs() const { return training_ ? request_.compute->layers() - 2 : 0; }
+  std::uint64_t graph_bytes(const Order& order) const { return order.open * request_.graph_bytes; }
 
   bool fits_with(MemoryPlan plan, const Order& order) const {
     fill_rows(plan, order);

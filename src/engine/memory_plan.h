@@ -23,8 +23,11 @@ struct PlanRequest {
   std::size_t micro_batches = 1;
   // Absent: the plan chooses; never one that changes bits.
   std::optional<zero::Accumulation> accumulation;
-  std::uint64_t activation_bytes = 0;                       // upper bound of torch's tensors, of any mode that will run
-  std::uint64_t open_micro_batch_bytes = 0;                 // what each further open micro-batch adds to them
+  std::uint64_t activation_bytes = 0;        // upper bound of torch's tensors, of any mode that will run
+  std::uint64_t open_micro_batch_bytes = 0;  // what each further open micro-batch adds to them
+  std::uint64_t graph_bytes = 0;             // what a layer adds to them, per open micro-batch, that keeps its graph
+  // Layers that recompute; absent: the plan keeps the graphs that the device budget has room for.
+  std::optional<std::uint64_t> recomputed_layers;
   PerTier budgets{};                                        // 0 for nvme: there is no such tier
   std::optional<offload::TierKind> param, grad, optimizer;  // wanted homes; the plan chooses the others
   double param_host_share = 0;                              // of Placement, where the home is nvme
@@ -43,6 +46,7 @@ struct MemoryPlan {
   zero::GatherAhead ahead = zero::GatherAhead::One;
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   DType grad_type = DType::F32;  // of gradients at home
+  std::size_t kept_graphs = 0;   // layers, counted from the loss, that do not recompute
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
   std::vector<zero::SlotClass> grad_sum_slots;  // for gradients that are summed on the device before they travel

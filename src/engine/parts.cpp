@@ -53,6 +53,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
   std::unique_ptr<zero::Model> model = models::make_decoder(parts.config, options);
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
+  parts.graph_bytes = model->graph_bytes(config.batch_size, config.max_tokens);
   parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, 1);
   return parts;
 }
@@ -98,6 +99,8 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.activation_bytes = parts.activation_bytes;
   request.open_micro_batch_bytes = parts.open_micro_batch_bytes;
+  request.graph_bytes = parts.graph_bytes;
+  request.recomputed_layers = config.recomputed_layers;
   if (config.accumulation != Accumulation::Auto) {
     request.accumulation =
         config.accumulation == Accumulation::Vertical ? zero::Accumulation::Vertical : zero::Accumulation::Horizontal;

@@ -17,6 +17,7 @@ struct ModelParts {
   Compute chosen = Compute::ParamType;          // never Auto
   std::uint64_t activation_bytes = 0;
   std::uint64_t open_micro_batch_bytes = 0;
+  std::uint64_t graph_bytes = 0;
 };
 
 // Reads config.json and makes the layers. Probes the host's products when config.compute is Auto. Throws: DataError,

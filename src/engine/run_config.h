@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,6 +43,13 @@ enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 using AutoBytes = std::optional<std::uint64_t>;
 using AutoCount = std::optional<std::int64_t>;
 using AutoTier = std::optional<offload::TierKind>;
+
+// How many layers recompute their activations in backward. No value = auto: those whose activations do not fit.
+struct RecomputeChoice {
+  static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  AutoCount layers;
+  bool operator==(const RecomputeChoice&) const = default;
+};
 
 // Strata's own block. All of it may change speed and memory; only `compute`, `loss_chunk` and, through the order of
 // sums, `compute_threads` and a vertical `accumulation` with tied embeddings may change the numbers; and narrow
@@ -92,6 +100,7 @@ struct StrataConfig {
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
   AccumulationChoice accumulation = AccumulationChoice::Auto;
   std::int64_t loss_chunk = 256;  // tokens of one piece of the logits
+  RecomputeChoice recompute;
   bool delay_update = false;      // updates wait for all gradients, as with clipping
   AutoBytes prefetch;             // bytes fetched ahead of their use
   AutoBytes slot_size;            // bytes of one staging slot

@@ -210,6 +210,10 @@ void add_strata(std::vector<Setting>& rows) {
   s.add("strata.accumulation", "", STRATA_FIELD(strata.accumulation), kAny,
         "Order of several micro-batches: vertical = all of them through a layer before the next, which gathers weights "
         "twice a step; auto = that, where it moves less, fits and changes no bit (with tied embeddings it would).");
+  s.add(
+      "strata.recompute", "", STRATA_FIELD(strata.recompute), kAny,
+      "Layers whose activations are computed again in backward: all, none, or how many (the first ones); auto = those "
+      "that do not fit the device budget.");
   s.add("strata.delay_update", "", STRATA_FIELD(strata.delay_update), kAny,
         "Without clipping updates begin during backward, and a gradient that is not finite ends the run; true = they "
         "wait for all gradients, as with clipping, and such a step is skipped. The same bits either way.");
@@ -245,7 +249,8 @@ std::vector<FixedKey> run_config_fixed_keys() {
   return {
       {"fp16", "", "false no off", "use bf16: true"},
       {"packing", "sample_packing", "false no off", "set it to false"},
-      {"gradient_checkpointing", "", "true yes on", "set it to true: activations are always recomputed"},
+      {"gradient_checkpointing", "", "true yes on",
+       "set it to true; strata.recompute: all is the same, auto recomputes only what does not fit"},
       {"deepspeed", "", "", "write its settings into the strata block"},
       {"finetuning_type", "", "full", "use full"},
       {"adapter", "", "", kNoLora},

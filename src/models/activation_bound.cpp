@@ -48,6 +48,12 @@ class Moments {
                      head_norm(), embedding()}) +
            ids() + row_statistics() + kSmallTensors;
   }
+  // All that a block's backward reads: up to the product inside SwiGLU four inner tensors, and every weight's fp32
+  // copy.
+  std::uint64_t graph() const {
+    return first_half_saved() + second_norm_saved() + 4 * inner() + upcast_ * (qkv_weights() + q_ * h_ + 3 * h_ * i_) +
+           row_statistics() + kSmallTensors;
+  }
   // An input per layer but the first; while it waits in the middle of backward, fewer inputs and one gradient.
   std::uint64_t open_micro_batch() const { return (layers_ + 1) * hidden() + ids() + kOpenTensors; }
 
@@ -159,6 +165,10 @@ std::uint64_t ActivationBound::bytes(std::int64_t sequences, std::int64_t tokens
 
 std::uint64_t ActivationBound::open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const {
   return Moments(config_, options_, sequences, tokens_each).open_micro_batch();
+}
+
+std::uint64_t ActivationBound::graph_bytes(std::int64_t sequences, std::int64_t tokens_each) const {
+  return Moments(config_, options_, sequences, tokens_each).graph();
 }
 
 }  // namespace strata::models

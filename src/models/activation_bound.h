@@ -18,6 +18,8 @@ class ActivationBound {
   std::uint64_t bytes(std::int64_t sequences, std::int64_t tokens_each) const;
   // As zero::Model::open_micro_batch_bytes().
   std::uint64_t open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const;
+  // As zero::Model::graph_bytes().
+  std::uint64_t graph_bytes(std::int64_t sequences, std::int64_t tokens_each) const;
 
  private:
   hf::ModelConfig config_;

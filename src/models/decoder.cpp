@@ -56,6 +56,9 @@ class Decoder final : public zero::Model {
   std::uint64_t open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const override {
     return bound_.open_micro_batch_bytes(sequences, tokens_each);
   }
+  std::uint64_t graph_bytes(std::int64_t sequences, std::int64_t tokens_each) const override {
+    return bound_.graph_bytes(sequences, tokens_each);
+  }
 
  private:
   static std::vector<std::size_t> head_groups(const hf::ModelConfig& config) {

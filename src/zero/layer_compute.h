@@ -49,12 +49,15 @@ class LayerCompute {
   // Whether backward(layer) reads the parameters. False for an embedding, whose gradient needs the tokens only.
   virtual bool backward_needs_params(std::size_t layer) const = 0;
 
+  // Train: the last `layers` layers before the loss keep what forward recorded for backward instead of recomputing it.
+  // Takes memory, changes no bit. Requires: no micro-batch is open. One that records nothing ignores it.
+  virtual void keep_graphs(std::size_t layers) { (void)layers; }
   // Opens a micro-batch; copies what it needs of `batch`.
   virtual void begin(std::size_t micro_batch, const BatchView& batch, Pass pass) = 0;
   // Runs a layer without recording. Train: layers before the last one, whose inputs are kept for backward(). Evaluate:
   // every layer, the last one gives loss(). Generate: every layer, the last one gives logits().
   virtual void forward(std::size_t micro_batch, std::size_t layer) = 0;
-  // Train, descending from the last layer: recomputes the layer and differentiates it; for the last layer forward and
+  // Train, descending from the last layer: recomputes the layer (unless its graph was kept) and differentiates it; for the last layer forward and
   // backward are this one visit. Overwrites grads[i], the flat gradient of groups_of(layer)[i] in the group's type,
   // padding included (zeros), with d(loss_sum)/d(param).
   virtual void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) = 0;

@@ -84,6 +84,7 @@ class TorchLayerCompute final : public LayerCompute {
   StorageBinding& binding(std::size_t group) override { return *bindings_.at(group); }
   bool backward_needs_params(std::size_t layer) const override { return layer != 0; }
 
+  void keep_graphs(std::size_t layers) override { kept_ = std::min(layers, model_->blocks()); }
   void begin(std::size_t micro_batch, const BatchView& batch, Pass pass) override;
   void forward(std::size_t micro_batch, std::size_t layer) override;
   void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) override;
@@ -96,11 +97,18 @@ class TorchLayerCompute final : public LayerCompute {
   void end(std::size_t micro_batch) override { open_.at(micro_batch) = {}; }
 
  private:
+  // A block's forward with everything that its backward reads. Weights are among that: their storages point to nothing
+  // while the group is sharded, and to its parameters again when backward runs.
+  struct Graph {
+    at::Tensor input;
+    at::Tensor output;
+  };
   // An open micro-batch; closed: without tokens.
   struct Open {
     Pass pass = Pass::Train;
     MicroBatch batch;
     std::vector<at::Tensor> inputs;  // [B, T, H] by layer; undefined where not (or no longer) needed
+    std::vector<Graph> graphs;       // by layer; undefined where not kept
     at::Tensor grad_hidden;          // d(loss_sum)/d(output) of the next layer that backward() visits
     at::Tensor logits;
     LossSum loss;
@@ -113,12 +121,16 @@ class TorchLayerCompute final : public LayerCompute {
   // Gradients of the layer's parameters, in the order of params_of(); leave that of its input in open.grad_hidden.
   std::vector<at::Tensor> differentiate_head(Open& open);
   std::vector<at::Tensor> differentiate_block(Open& open, std::size_t layer);
+  // Runs a block and records it.
+  Graph record_block(const Open& open, std::size_t layer);
+  bool keeps_graph(std::size_t layer) const { return layer < last() && layer + kept_ >= last(); }
   void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
 
   std::unique_ptr<Model> model_;
   at::ScalarType type_;
   std::vector<FlatLayout> layouts_;
   std::vector<std::unique_ptr<TensorBinding>> bindings_;
+  std::size_t kept_ = 0;    // blocks before the loss whose graphs are kept
   std::vector<Open> open_;  // by micro-batch
 };
 
@@ -135,6 +147,7 @@ void TorchLayerCompute::begin(std::size_t micro_batch, const BatchView& batch, P
   open = {};
   open.pass = pass;
   open.inputs.resize(layers());
+  open.graphs.resize(layers());
   open.batch.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
   if (pass != Pass::Generate) open.batch.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
 }
@@ -159,6 +172,11 @@ std::vector<at::Tensor> TorchLayerCompute::params_of(std::size_t layer) const {
 void TorchLayerCompute::forward(std::size_t micro_batch, std::size_t layer) {
   Open& now = open(micro_batch);
   STRATA_EXPECTS(layer == 0 || now.inputs.at(layer).defined(), "layers run in order");
+  if (now.pass == Pass::Train && keeps_graph(layer)) {
+    now.graphs[layer] = record_block(now, layer);
+    now.inputs[layer + 1] = now.graphs[layer].output.detach();
+    return;
+  }
   const c10::AutoGradMode no_grad(false);
   const std::vector<at::Tensor> params = params_of(layer);
   if (layer == last()) {
@@ -190,14 +208,22 @@ std::vector<at::Tensor> TorchLayerCompute::differentiate_head(Open& open) {
   return std::move(result.grad_params);
 }
 
-std::vector<at::Tensor> TorchLayerCompute::differentiate_block(Open& open, std::size_t layer) {
+TorchLayerCompute::Graph TorchLayerCompute::record_block(const Open& open, std::size_t layer) {
   const c10::AutoGradMode grad(true);
-  const std::vector<at::Tensor> params = params_of(layer);
-  const at::Tensor input = std::exchange(open.inputs[layer], {}).detach().requires_grad_(true);
-  const at::Tensor output = model_->block(layer - 1).forward(open.batch, input, params);
-  std::vector<at::Tensor> wanted = params;
-  wanted.push_back(input);
-  std::vector<at::Tensor> gradients = torch::autograd::grad({output}, wanted, {std::exchange(open.grad_hidden, {})});
+  Graph graph;
+  graph.input = open.inputs[layer].detach().requires_grad_(true);
+  graph.output = model_->block(layer - 1).forward(open.batch, graph.input, params_of(layer));
+  return graph;
+}
+
+std::vector<at::Tensor> TorchLayerCompute::differentiate_block(Open& open, std::size_t layer) {
+  Graph graph = std::exchange(open.graphs[layer], {});
+  if (!graph.output.defined()) graph = record_block(open, layer);
+  open.inputs[layer] = at::Tensor();
+  std::vector<at::Tensor> wanted = params_of(layer);
+  wanted.push_back(graph.input);
+  std::vector<at::Tensor> gradients =
+      torch::autograd::grad({graph.output}, wanted, {std::exchange(open.grad_hidden, {})});
   open.grad_hidden = std::move(gradients.back());
   gradients.pop_back();
   return gradients;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 
 #include "core/error.h"
 #include "engine/tiny_run.h"
@@ -74,6 +75,20 @@ TEST_F(CheckpointTest, ContinuesToTheBitsOfARunThatWasNotInterrupted) {
     load_checkpoint(*engine, checkpoint);
     train_tiny(*engine, 2);
     EXPECT_TRUE(tiny_parameter_bits(*engine) == uninterrupted) << name_of(home);
+  }
+}
+
+TEST_F(CheckpointTest, SaysInWhichOrderGradientsOfTiedEmbeddingsAreAdded) {
+  for (const bool tied : {false, true}) {
+    test::write_tiny_model(folder_.path() / "model", tied ? R"(, "tie_word_embeddings": true)" : "");
+    EngineConfig vertical = config();
+    vertical.micro_batches = 2;
+    vertical.accumulation = Accumulation::Vertical;
+    const std::unique_ptr<Engine> engine = Engine::create(vertical);
+    std::ifstream in(save(*engine, tied ? 2 : 1) / "strata.json");
+    const std::string manifest((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const std::string expected = tied ? R"("tied_accumulation": "vertical")" : R"("tied_accumulation": "horizontal")";
+    EXPECT_NE(manifest.find(expected), std::string::npos) << manifest;
   }
 }
 

@@ -243,6 +243,7 @@ TEST_F(EngineTest, AllocatesWhatItsPlanSaysAndNoMore) {
     EngineConfig one = config(homes);
     if (i % 2 == 1) one.micro_batches = 3;
     if (i % 2 == 1) one.accumulation = Accumulation::Vertical;
+    one.recomputed_layers = i % 3;
     const std::unique_ptr<Engine> engine = Engine::create(squeezed(one));
     train_tiny(*engine, 2);
     engine->evaluate(test::tiny_batch(7));
@@ -335,6 +336,34 @@ TEST_F(EngineTest, TrainsToTheSameBitsWheneverItsUpdatesRun) {
   }
   add(kAllNvme, "delayed").delay_update = true;
   expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, TrainsToTheSameBitsWhicheverLayersRecompute) {
+  std::vector<EngineConfig> configs;
+  std::vector<std::string> names;
+  for (const Homes& homes : {kAllDevice, kAllHost, kAllNvme}) {
+    for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+      for (const std::uint64_t recomputed : {2, 1, 0}) {
+        EngineConfig one = config(homes);
+        one.micro_batches = 2;
+        one.accumulation = accumulation;
+        one.recomputed_layers = recomputed;
+        one.adversarial_streams = recomputed == 1;
+        configs.push_back(squeezed(one));
+        names.push_back(homes.text() + ", recomputed " + std::to_string(recomputed));
+      }
+    }
+  }
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, RecomputesOnlyWhatDoesNotFit) {
+  EngineConfig one = config(kAllHost);
+  EXPECT_EQ(Engine::plan(one).kept_graphs, 2U) << "of two layers";
+  one.recomputed_layers = 2;
+  one.device_budget = Engine::plan(one).need[0];
+  one.recomputed_layers.reset();
+  EXPECT_EQ(Engine::plan(one).kept_graphs, 0U);
 }
 
 TEST_F(EngineTest, EndsARunWhoseUpdatesHaveBegunWhenAGradientIsNotFinite) {

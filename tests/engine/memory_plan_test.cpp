@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 
@@ -41,6 +42,7 @@ PlanRequest random_request(std::mt19937_64& random) {
   PlanRequest request = training_request({some(400_MiB), some(400_MiB), some(3) == 0 ? 0 : 1_MiB + some(400_MiB)});
   request.micro_batches = 1 + some(3);
   request.open_micro_batch_bytes = some(4_MiB);
+  request.graph_bytes = some(30_MiB);
   if (some(4) == 0) request.slot_bytes = 1 + some(2_MiB);
   return request;
 }
@@ -344,6 +346,45 @@ TEST(MemoryPlan, IsHorizontalWhereNothingIsSaved) {
   request.micro_batches = 4;
   EXPECT_EQ(make_plan(request).accumulation, zero::Accumulation::Horizontal) << "all is on the device";
   EXPECT_EQ(make_plan(accumulating_request(model(), 1)).accumulation, zero::Accumulation::Horizontal);
+}
+
+TEST(MemoryPlan, KeepsTheGraphsThatTheDeviceBudgetHasRoomFor) {
+  PlanRequest request = accumulating_request(model(), 1);
+  request.graph_bytes = 20_MiB;
+  const std::uint64_t least = make_plan(request).need[0] - make_plan(request).kept_graphs * 20_MiB;
+  for (const std::uint64_t spare : {0_MiB, 19_MiB, 20_MiB, 41_MiB, 79_MiB, 80_MiB, 500_MiB}) {
+    request.budgets[0] = least + spare;
+    const MemoryPlan plan = make_plan(request);
+    EXPECT_EQ(plan.kept_graphs, std::min<std::uint64_t>(spare / 20_MiB, 4)) << "of four layers";
+    EXPECT_EQ(plan.need[0], least + plan.kept_graphs * 20_MiB);
+  }
+}
+
+TEST(MemoryPlan, CountsTheGraphsOfEveryOpenMicroBatch) {
+  PlanRequest request = accumulating_request(model(), 3);
+  request.graph_bytes = 5_MiB;
+  request.recomputed_layers = 3;
+  for (const auto& [accumulation, bytes] :
+       {std::pair{zero::Accumulation::Horizontal, 5_MiB}, std::pair{zero::Accumulation::Vertical, 15_MiB}}) {
+    request.accumulation = accumulation;
+    const MemoryPlan plan = make_plan(request);
+    const auto row = std::ranges::find(plan.rows, std::string("kept graphs"), &PlanRow::what);
+    ASSERT_NE(row, plan.rows.end());
+    EXPECT_EQ(row->bytes[0], bytes);
+  }
+}
+
+TEST(MemoryPlan, RecomputesAsManyLayersAsAsked) {
+  PlanRequest request = accumulating_request(model(), 1);
+  request.graph_bytes = 20_MiB;
+  request.budgets[0] = 400_MiB;
+  for (const std::uint64_t layers : {0, 1, 4, 5, 1000}) {
+    request.recomputed_layers = layers;
+    EXPECT_EQ(make_plan(request).kept_graphs, 4 - std::min<std::uint64_t>(layers, 4));
+  }
+  request.recomputed_layers = 0;
+  request.budgets[0] = 60_MiB;
+  EXPECT_THROW(make_plan(request), OutOfBudget);
 }
 
 TEST(MemoryPlan, PrintsOneRowPerUseAndTheSums) {

@@ -98,6 +98,7 @@ class RandomConfig {
     s.compute = static_cast<ComputeChoice>(count(0) % 3);
     s.accumulation = static_cast<AccumulationChoice>(count(0) % 3);
     s.delay_update = coin();
+    if (coin()) s.recompute.layers = coin() ? RecomputeChoice::kAll : count(0) % 40;
     s.loss_chunk = count(1);
     if (coin()) s.prefetch = bytes();
     if (coin()) s.slot_size = 4096 * static_cast<std::uint64_t>(count(1));

@@ -107,5 +107,35 @@ TEST(ActivationBound, CoversMicroBatchesThatAreOpenTogether) {
   }
 }
 
+TEST(ActivationBound, CoversGraphsThatAreKept) {
+  constexpr DecoderOptions kTypes[] = {{.group_type = at::kFloat},
+                                       {.group_type = at::kBFloat16},
+                                       {.group_type = at::kBFloat16, .compute = DecoderOptions::Compute::Fp32}};
+  for (DecoderOptions options : kTypes) {
+    options.loss_chunk_tokens = 64;
+    for (const Shape& shape : shapes()) {
+      SCOPED_TRACE(shape.name);
+      const auto peak_with = [&](std::size_t kept) {
+        Budget budget("host", 8_GiB);
+        const zero::TorchAllocator allocator(budget);
+        FlatRun run(shape.config, options);
+        run.bind();
+        run.compute().keep_graphs(kept);
+        run.forward(random_ids(shape.sequences, shape.tokens_each, shape.config.vocab_size, 5));
+        run.backward();
+        return budget.peak();
+      };
+      const auto blocks = static_cast<std::size_t>(shape.config.num_hidden_layers);
+      const ActivationBound bound(shape.config, options);
+      const std::uint64_t graph = bound.graph_bytes(shape.sequences, shape.tokens_each);
+      const std::uint64_t none = bound.bytes(shape.sequences, shape.tokens_each);
+      EXPECT_LE(peak_with(1), none + graph);
+      EXPECT_LE(peak_with(blocks), none + blocks * graph);
+      // One graph exists while a block is recomputed, too.
+      EXPECT_GE(peak_with(blocks) + graph, (none + blocks * graph) / 4 * 3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::models

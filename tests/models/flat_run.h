@@ -57,6 +57,9 @@ class FlatRun {
   void bind() {
     for (std::size_t g = 0; g < weights_.size(); ++g) compute_->binding(g).bind(weights_[g].data());
   }
+  void unbind() {
+    for (std::size_t g = 0; g < weights_.size(); ++g) compute_->binding(g).unbind();
+  }
   // Moves every weight to other memory and poisons the old.
   void move_weights() {
     for (Bytes& bytes : weights_) {

@@ -75,6 +75,34 @@ TEST(TorchLayerCompute, WeightsMayMoveBetweenForwardAndBackward) {
   EXPECT_EQ(moving.backward(), expected);
 }
 
+TEST(TorchLayerCompute, KeptGraphsGiveTheBitsOfRecomputationWhileWeightsComeAndGo) {
+  const std::vector<IdBatch> batches = {random_ids(2, 9, 101, 1), random_ids(1, 14, 101, 2)};
+  hf::ModelConfig config = tied_config();
+  config.qk_norm = true;
+  for (const DecoderOptions& options : {DecoderOptions{}, kBf16, kBf16Upcast}) {
+    FlatRun recomputing(config, options);
+    recomputing.bind();
+    std::vector<std::vector<std::vector<Bytes>>> expected;
+    for (const IdBatch& batch : batches) {
+      recomputing.forward(batch);
+      expected.push_back(recomputing.backward());
+    }
+    for (const std::size_t kept : {1, 2, 100}) {
+      SCOPED_TRACE(kept);
+      FlatRun keeping(config, options);
+      keeping.bind();
+      keeping.compute().keep_graphs(kept);
+      for (std::size_t m = 0; m < batches.size(); ++m) {
+        keeping.forward(batches[m]);
+        keeping.unbind();
+        keeping.move_weights();
+        EXPECT_EQ(keeping.backward(), expected[m]);
+      }
+      EXPECT_EQ(keeping.train_vertically(batches), expected);
+    }
+  }
+}
+
 TEST(TorchLayerCompute, PaddingOfFlatGradientsIsZero) {
   FlatRun run(tied_config(), {});
   run.bind();
