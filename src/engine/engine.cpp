@@ -321,7 +321,7 @@ void Engine::Impl::add_traffic(StepSummary& summary) {
 // On the host device products, updates and copies share the cores, so compute is one resource; each drive is another.
 void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const {
   std::vector<ResourceTime> resources{
-      {"compute", summary.forward_seconds + summary.backward_seconds + summary.optimizer_seconds}};
+      {"compute", summary.seconds - summary.stall_seconds}};  // at least one of the three was running
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
     summary.nvme_busy_seconds = std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);

@@ -297,7 +297,9 @@ class Planner {
   // matters.
   double cost_of(MemoryPlan& plan, const Order& order) const {
     const std::uint64_t resident = on_nvme(plan);
-    const std::uint64_t cache = plan.slots * plan.slot_bytes;
+    // What pages pass through keeps nothing (offload/look_ahead.h).
+    const std::size_t passing = 2 * plan.pins_at_once + 2;
+    const std::uint64_t cache = plan.slots > passing ? (plan.slots - passing) * plan.slot_bytes : 0;
     const double missing =
         resident == 0 ? 0.0 : 1.0 - std::min(1.0, static_cast<double>(cache) / static_cast<double>(resident));
     const HostShares shares = host_shares(plan.placement);
