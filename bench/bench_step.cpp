@@ -81,9 +81,9 @@ engine::ResourceTime ideal_of(const StepSummary& memory, const StepSummary& nvme
 // reads, then forward and the update with theirs, and the first layer's update, which nothing can hide
 // (exact clipping, without guessing the norm, and without memory to read states into while backward runs).
 double optimum_of(const StepSummary& memory, const StepSummary& nvme, const engine::DriveRates& rates,
-                  std::uint64_t parameters, std::int64_t layers) {
-  const std::uint64_t states = std::min(nvme.nvme_read, parameters * 12);  // fp32 master and moments
-  const std::uint64_t weights = (nvme.nvme_read - states) / 2;             // once in forward, once in backward
+                  std::uint64_t state_bytes, std::int64_t layers) {
+  const std::uint64_t states = std::min(nvme.nvme_read, state_bytes);
+  const std::uint64_t weights = (nvme.nvme_read - states) / 2;  // once in forward, once in backward
   const double backward = std::max(memory.backward_seconds, engine::drive_seconds(weights, 0, rates));
   const double update_drive = engine::drive_seconds(states, nvme.nvme_written, rates);
   const double rest = std::max(memory.forward_seconds + memory.optimizer_seconds,
@@ -106,6 +106,10 @@ json run_step_bench(const StepBenchOptions& options) {
   std::vector<StepSummary> in_memory, on_nvme;
   std::vector<double> ratios, exposed, ideals, to_ideal, optima, to_optimum;
   std::string binding;
+  std::uint64_t state_bytes = 0;
+  for (const engine::PlanRow& row : nvme->memory_plan().rows) {
+    if (row.what == "optimizer states") state_bytes += row.bytes[1] + row.bytes[2];
+  }
   bool bits_equal = true;
   for (std::int64_t round = 0; round <= options.rounds; ++round) {
     StepSummary a, b;
@@ -126,7 +130,7 @@ json run_step_bench(const StepBenchOptions& options) {
     ideals.push_back(ideal.seconds);
     to_ideal.push_back(b.seconds / ideal.seconds);
     binding = ideal.name;
-    optima.push_back(optimum_of(a, b, rates, memory->parameters(), options.layers));
+    optima.push_back(optimum_of(a, b, rates, state_bytes, options.layers));
     to_optimum.push_back(b.seconds / optima.back());
   }
   if (!options.trace.empty()) trace.write(options.trace);

@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/optimizer_config.h"
+
 namespace strata::bench {
 
 struct StepBenchOptions {
@@ -20,6 +22,7 @@ struct StepBenchOptions {
   std::int64_t vocab = 49152;
   std::int64_t tokens = 256;  // of one step
   std::int64_t rounds = 5;
+  OptimizerConfig optimizer;
   std::uint64_t host_budget = 0;  // 0: what gradients need and page_bytes, so that next to nothing is cached
   std::uint64_t page_bytes = std::uint64_t{48} << 20;  // for reading ahead and writing behind
   std::filesystem::path trace;                         // where a Chrome trace of the NVMe steps goes; empty: none

@@ -53,8 +53,8 @@ fi
 
 work=$(mktemp -d "$dir/strata-capacity-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/swap"
-cat > "$work/config.json" <<JSON
+mkdir "$work/swap" "$work/shape"
+cat > "$work/shape/config.json" <<JSON
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": $hidden, "intermediate_size": $inner,
  "num_hidden_layers": $layers, "num_attention_heads": $heads, "num_key_value_heads": $heads, "vocab_size": $vocab,
  "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
@@ -82,18 +82,24 @@ with open(sys.argv[1], "w") as out:
 sys.exit(code)' "$@"
 }
 
-measured "$work/init.txt" "$strata" init --config "$work/config.json" --out "$work/model"
+options=(--data "$work/data.tok" --output-dir "$work/out" --max-steps "$steps" --max-seq-length "$tokens"
+  --per-device-train-batch-size 1 --max-grad-norm "$clip" --learning-rate 1e-5 --lr-scheduler-type constant --save-strategy no
+  --strata.placement.param nvme --strata.placement.optimizer nvme --strata.nvme.paths "$work/swap" "${encoding[@]}")
+# Budgets: what the device would like, with plenty of host memory, and the rest for the host; else the least that the plan names.
+plan() { "$strata" plan --model "$work/shape" "${options[@]}" --strata.budgets.device "$1MiB" "${@:2}" --json; }
+plan $((budget / 2)) > "$work/plan.json"
+device=$($python -c 'import json, sys; print(-(-json.load(open(sys.argv[1]))["need"]["device"] // 2**20))' "$work/plan.json")
+if ! plan "$device" --strata.budgets.host "$((budget - device))MiB" > /dev/null 2> "$work/plan.txt"; then
+  device=$(sed -n 's/.*strata.budgets: {device: \([0-9]*\)MiB.*/\1/p' "$work/plan.txt")
+  plan "$device" --strata.budgets.host "$((budget - device))MiB" > /dev/null
+fi
+echo "capacity: budgets: device $device MiB, host $((budget - device)) MiB"
+
+measured "$work/init.txt" "$strata" init --config "$work/shape/config.json" --out "$work/model"
 read -r seconds peak < "$work/init.txt"
 echo "capacity: init $seconds s, peak resident $(gib "$peak")"
 
-options=(--model "$work/model" --data "$work/data.tok" --output-dir "$work/out" --max-steps "$steps" --max-seq-length "$tokens"
-  --per-device-train-batch-size 1 --max-grad-norm "$clip" --learning-rate 1e-5 --lr-scheduler-type constant --save-strategy no
-  --strata.placement.param nvme --strata.placement.optimizer nvme --strata.nvme.paths "$work/swap" "${encoding[@]}")
-# What the device needs, with more than enough of everything; host memory gets the rest of the budget.
-"$strata" plan "${options[@]}" --strata.budgets.device "$((budget / 2))MiB" --json > "$work/plan.json"
-device=$($python -c 'import json, sys; print(-(-json.load(open(sys.argv[1]))["need"]["device"] // 2**20))' "$work/plan.json")
-echo "capacity: budgets: device $device MiB, host $((budget - device)) MiB"
-measured "$work/train.txt" "$strata" train "${options[@]}" \
+measured "$work/train.txt" "$strata" train --model "$work/model" "${options[@]}" \
   --strata.budgets.device "${device}MiB" --strata.budgets.host "$((budget - device))MiB"
 read -r seconds peak < "$work/train.txt"
 $python - "$work/out/metrics.jsonl" "$params" <<'PY'

@@ -21,6 +21,7 @@ EngineConfig base_config(const StepBenchOptions& options, const std::filesystem:
   EngineConfig config;
   config.model = model;
   config.random_weights = true;
+  config.optimizer = options.optimizer;
   config.batch_size = 1;
   config.max_tokens = options.tokens;
   return config;

@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "TORCH_EXTENSIONS_DIR": os.path.join(ROOT, ".cache", "torch_extensions"),
     "HF_HUB_OFFLINE": "1",
 }
+HOMES = ("nvme", "nvme-narrow", "host")
 SHAPES = {
     "134m": {"hidden": 576, "inner": 1536, "layers": 30, "heads": 9, "kv_heads": 3, "vocab": 49152},
     "360m": {"hidden": 960, "inner": 2560, "layers": 32, "heads": 15, "kv_heads": 5, "vocab": 49152},
@@ -128,7 +129,9 @@ class Sides:
         self.compute = None  # the type of our products, once known
 
     def ours(self, home):
-        words = [self.options.strata, "bench", "step", "--on-request", home, "--dir", self.folder]
+        words = [self.options.strata, "bench", "step", "--on-request", home.removesuffix("-narrow"), "--dir", self.folder]
+        if home.endswith("-narrow"):
+            words += ["--master", "remainder", "--moments", "8bit"]
         words += ["--tokens", str(self.options.tokens)]
         for key, value in self.shape.items():
             words += ["--" + key.replace("_", "-"), str(value)]
@@ -168,7 +171,7 @@ def sweep(sides, steps=3):
 def rounds_of(sides, home, buffers, rounds):
     """{side: [step, ...]} and {side: peak bytes}; the first round is left out."""
     with sides.ours(home) as ours, sides.ours("memory") as ours_compute:
-        with sides.theirs("nvme" if home == "nvme" else "cpu", buffers) as theirs, sides.theirs("none") as theirs_compute:
+        with sides.theirs("cpu" if home == "host" else "nvme", buffers) as theirs, sides.theirs("none") as theirs_compute:
             running = {"ours": ours, "ours_compute": ours_compute, "theirs": theirs, "theirs_compute": theirs_compute}
             samples = {name: [] for name in running}
             for number in range(rounds + 1):
@@ -246,17 +249,14 @@ def measure(options, shape, folder):
     sides = Sides(options, shape, folder)
     with sides.ours("memory"):
         pass  # says in which type it computes
-    result = {}
+    tried = sweep(sides) if options.sweep and options.home != ["host"] else []
+    result = {"sweep": tried}
     for home in options.home:
-        buffers = None
-        if home == "nvme":
-            tried = sweep(sides) if options.sweep else []
-            result["sweep"] = tried
-            buffers = tried[0]["buffers"] if tried else None
+        buffers = tried[0]["buffers"] if tried and home != "host" else None
         samples, peaks, about = rounds_of(sides, home, buffers, options.rounds)
         result[home] = summary(samples, peaks, about)
-        if home == "nvme" and result["sweep"]:
-            least = min(one["peak_rss_bytes"] for one in result["sweep"] if "seconds" in one)
+        if tried and home != "host":
+            least = min(one["peak_rss_bytes"] for one in tried if "seconds" in one)
             result[home]["peak_rss_ratio_to_least"] = peaks["ours"] / min(least, peaks["theirs"])
     return result
 
@@ -276,13 +276,14 @@ def main():
     parser.add_argument("--dir", required=True, help="an existing folder on the drive")
     parser.add_argument("--strata", default=os.path.join(ROOT, "build", "release", "bin", "strata"), help="the program")
     parser.add_argument("--shape", action="append", choices=SHAPES, help="again for another (default 134m and 360m)")
-    parser.add_argument("--home", action="append", choices=("nvme", "host"), help="of the states (default both)")
+    parser.add_argument("--home", action="append", choices=HOMES,
+                        help="of the states (default all); narrow: ours as a remainder and 8-bit moments, 4.03 bytes")
     parser.add_argument("--tokens", type=int, default=256, help="of a step")
     parser.add_argument("--rounds", type=int, default=5, help="measured steps of each side")
     parser.add_argument("--no-sweep", dest="sweep", action="store_false", help="one setting of DeepSpeed's buffers only")
     options = parser.parse_args()
     options.shape = options.shape or ["134m", "360m"]
-    options.home = options.home or ["nvme", "host"]
+    options.home = options.home or list(HOMES)
     reason = why_not(options)
     if reason is not None:
         print(json.dumps({"skipped": reason}))

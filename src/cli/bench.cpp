@@ -87,6 +87,9 @@ int bench_step(const Arguments& arguments) {
   app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
+  std::string master = "fp32", moments = "fp32";
+  app.add_option("--master", master, "how the fp32 master weight is kept: fp32 (default), remainder");
+  app.add_option("--moments", moments, "how moments are kept: fp32 (default), bf16, 8bit");
   std::string pages;
   app.add_option("--pages", pages, "without --host-budget: memory for reading ahead and writing behind");
   app.add_option("--trace", options.trace, "write a Chrome trace of the steps on NVMe");
@@ -101,6 +104,8 @@ int bench_step(const Arguments& arguments) {
   if (!parse_options(app, arguments)) return kDone;
   if (!pages.empty()) options.page_bytes = parse_bytes(pages);
   if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
+  options.optimizer.master = master_encoding_from_name(master);
+  options.optimizer.moments = moment_encoding_from_name(moments);
   if (on_request) {
     bench::run_requested_steps(options, *on_request, std::cin, std::cout);
     return kDone;
