@@ -106,6 +106,9 @@ class Engine::Impl {
                  std::size_t group);
   void copy_out(offload::ShardId shard, const Named& named, std::uint64_t first, TensorSpan destination);
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
+  void start_update(double grad_norm, double tokens, double learning_rate);
+  // Times and bytes since the last call.
+  void measure(StepSummary& summary);
   void add_traffic(StepSummary& summary);
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;
