@@ -271,39 +271,46 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
-  const double norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
-  summary.grad_norm = norm;
-  summary.skipped = !(tokens > 0) || !std::isfinite(norm);
+  summary.grad_norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
+  summary.skipped = !(tokens > 0) || !std::isfinite(summary.grad_norm);
+  const zero::UpdateTime time = update_time();
+  if (summary.skipped || time != zero::UpdateTime::DuringBackward) settle();  // long done, as above
+  // What an update does under the next forward belongs to the next step.
+  if (time == zero::UpdateTime::UnderForward) measure(summary);
   if (summary.skipped) {
-    settle();
     ++state.skipped;
   } else {
-    if (update_time() != zero::UpdateTime::DuringBackward) {
-      settle();  // long done: every layer has waited for its own update
-      // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
-      const double max_norm = config.adamw.max_grad_norm;
-      const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-      updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
-      for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
-    }
+    if (time != zero::UpdateTime::DuringBackward) start_update(summary.grad_norm, tokens, learning_rate);
     ++state.step;
-    if (!config.overlap_update) settle();
+    if (time == zero::UpdateTime::AfterBackward) settle();
   }
-  const Clock::time_point end = Clock::now();
-  const zero::BusyTimes::Totals busy = busy_.take();
-  summary.seconds = seconds_between(reported_at_, end);
-  summary.forward_seconds = busy.of(zero::Work::Forward);
-  summary.backward_seconds = busy.of(zero::Work::Backward);
-  summary.optimizer_seconds = busy.of(zero::Work::Update);
-  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any);
-  reported_at_ = end;
-  add_traffic(summary);
+  if (time != zero::UpdateTime::UnderForward) measure(summary);
   if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
   // The first step warms up; after the second one the plan of the pages can use what was measured.
   if (nvme_store_ && ++steps_measured_ == 2) {
     measured_ = summary;
   }
   return summary;
+}
+
+void Engine::Impl::start_update(double grad_norm, double tokens, double learning_rate) {
+  // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+  const double max_norm = config.adamw.max_grad_norm;
+  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (grad_norm + 1e-6)) : 1.0;
+  updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
+  for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
+}
+
+void Engine::Impl::measure(StepSummary& summary) {
+  const Clock::time_point now = Clock::now();
+  const zero::BusyTimes::Totals busy = busy_.take();
+  summary.seconds = seconds_between(reported_at_, now);
+  summary.forward_seconds = busy.of(zero::Work::Forward);
+  summary.backward_seconds = busy.of(zero::Work::Backward);
+  summary.optimizer_seconds = busy.of(zero::Work::Update);
+  summary.stall_seconds = std::max(0.0, summary.seconds - busy.any);
+  reported_at_ = now;
+  add_traffic(summary);
 }
 
 // What moved since the step before.

@@ -108,6 +108,9 @@ class Engine::Impl {
   void copy_param(const Named& named, std::uint64_t first, TensorSpan destination);
   TensorSpan scratch(std::size_t part, DType dtype, std::size_t numel) const;
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
+  void start_update(double grad_norm, double tokens, double learning_rate);
+  // Times and bytes since the last call.
+  void measure(StepSummary& summary);
   void add_traffic(StepSummary& summary);
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;

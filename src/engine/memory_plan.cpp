@@ -44,6 +44,10 @@ struct Order {
   std::size_t open = 1;             // micro-batches at the same time
 };
 
+PerTier in_mib(const PerTier& bytes) {
+  return {ceil_div(bytes[0], 1_MiB), ceil_div(bytes[1], 1_MiB), ceil_div(bytes[2], 1_MiB)};
+}
+
 struct Candidate {
   MemoryPlan plan;
   double cost = 0;
@@ -87,16 +91,25 @@ class Planner {
     return std::move(best->plan);
   }
 
-  // The plan whose needs exceed the budgets least: what a refusal recommends. The first order needs the least.
+  // The plan whose needs exceed the budgets least: what a refusal recommends.
   MemoryPlan closest() const {
     std::optional<Candidate> best;
-    for (const Placement& placement : placements()) {
-      MemoryPlan plan = minimal(orders_.front(), placement, zero::GatherAhead::None);
-      double missing = 0;
-      for (std::size_t t = 0; t < offload::kTiers; ++t) {
-        if (plan.need[t] > plan.budgets[t]) missing += static_cast<double>(plan.need[t] - plan.budgets[t]);
+    for (const Order& order : orders_) {
+      for (const Placement& placement : placements()) {
+        MemoryPlan plan = minimal(order, placement, zero::GatherAhead::None);
+        double missing = 0;
+        for (std::size_t t = 0; t < offload::kTiers; ++t) {
+          if (plan.need[t] > plan.budgets[t]) missing += static_cast<double>(plan.need[t] - plan.budgets[t]);
+        }
+        if (!best || missing < best->cost) best = Candidate{std::move(plan), missing};
       }
-      if (!best || missing < best->cost) best = Candidate{std::move(plan), missing};
+    }
+    // With the same homes another order may do with less of each tier, in the unit in which it is recommended.
+    for (const Order& order : orders_) {
+      MemoryPlan plan = minimal(order, best->plan.placement, zero::GatherAhead::None);
+      const PerTier less = in_mib(plan.need);
+      const PerTier need = in_mib(best->plan.need);
+      if (less[0] <= need[0] && less[1] <= need[1] && less[2] <= need[2] && less != need) best->plan = std::move(plan);
     }
     return std::move(best->plan);
   }
@@ -341,8 +354,9 @@ class Planner {
 
 std::string budget_line(const MemoryPlan& plan) {
   std::ostringstream out;
-  out << "device: " << ceil_div(plan.need[0], 1_MiB) << "MiB, host: " << ceil_div(plan.need[1], 1_MiB) << "MiB";
-  if (plan.need[2] > 0) out << ", nvme: " << ceil_div(plan.need[2], 1_MiB) << "MiB";
+  const PerTier mib = in_mib(plan.need);
+  out << "device: " << mib[0] << "MiB, host: " << mib[1] << "MiB";
+  if (mib[2] > 0) out << ", nvme: " << mib[2] << "MiB";
   return out.str();
 }
 

@@ -36,6 +36,17 @@ PlanRequest training_request(PerTier budgets) {
   return request;
 }
 
+PlanRequest accumulating_request(const zero::LayerCompute& compute, std::size_t micro_batches) {
+  PlanRequest request = training_request({200_MiB, 400_MiB, 0});
+  request.compute = &compute;
+  request.micro_batches = micro_batches;
+  request.open_micro_batch_bytes = 1_MiB;
+  request.param = TierKind::Host;
+  request.grad = TierKind::Host;
+  request.optimizer = TierKind::Host;
+  return request;
+}
+
 // Budgets from far too small to ample; a third of them without a drive.
 PlanRequest random_request(std::mt19937_64& random) {
   const auto some = [&](std::uint64_t below) { return random() % below; };
@@ -225,6 +236,24 @@ TEST(MemoryPlan, RecommendsBudgetsThatAreAcceptedAndCannotShrink) {
   EXPECT_GT(refused, 30);
 }
 
+// A small model accumulates vertically in the same MiB of the device, and needs no staging in host memory for it.
+TEST(MemoryPlan, RecommendsTheLeastOfBothOrdersOfMicroBatches) {
+  const SizesOnly small(2, 1000, 1000, SizesOnly::Head::Own);
+  PlanRequest request = accumulating_request(small, 2);
+  request.open_micro_batch_bytes = 1_KiB;
+  for (const std::uint64_t activations : {100_KiB, 300_KiB, 500_KiB, 700_KiB, 900_KiB}) {
+    request.activation_bytes = activations;
+    for (std::size_t slots = 0; slots < 4; ++slots) {
+      request.slot_bytes = (1 + slots) * kGranule;
+      request.budgets = {1, 64_MiB, 0};  // only the device is short, where horizontal needs less
+      PlanRequest less = as_recommended(request, refusal_of(request));
+      EXPECT_TRUE(plan_or_nothing(less));
+      less.budgets[1] -= 1_MiB;
+      EXPECT_FALSE(plan_or_nothing(less)) << refusal_of(request);
+    }
+  }
+}
+
 TEST(MemoryPlan, RecommendsTheHomesThatWereAskedFor) {
   PlanRequest request = training_request({20_MiB, 20_MiB, 20_MiB});
   request.param = TierKind::Host;
@@ -285,17 +314,6 @@ TEST(MemoryPlan, SumsGradientsOfSeveralMicroBatchesInFp32) {
   EXPECT_EQ(make_plan(request).grad_type, DType::BF16);
   request.micro_batches = 2;
   EXPECT_EQ(make_plan(request).grad_type, DType::F32);
-}
-
-PlanRequest accumulating_request(const zero::LayerCompute& compute, std::size_t micro_batches) {
-  PlanRequest request = training_request({200_MiB, 400_MiB, 0});
-  request.compute = &compute;
-  request.micro_batches = micro_batches;
-  request.open_micro_batch_bytes = 1_MiB;
-  request.param = TierKind::Host;
-  request.grad = TierKind::Host;
-  request.optimizer = TierKind::Host;
-  return request;
 }
 
 TEST(MemoryPlan, TakesAllMicroBatchesThroughALayerWhereThatMovesLess) {
