@@ -57,9 +57,9 @@ class LayerCompute {
   // Runs a layer without recording. Train: layers before the last one, whose inputs are kept for backward(). Evaluate:
   // every layer, the last one gives loss(). Generate: every layer, the last one gives logits().
   virtual void forward(std::size_t micro_batch, std::size_t layer) = 0;
-  // Train, descending from the last layer: recomputes the layer (unless its graph was kept) and differentiates it; for the last layer forward and
-  // backward are this one visit. Overwrites grads[i], the flat gradient of groups_of(layer)[i] in the group's type,
-  // padding included (zeros), with d(loss_sum)/d(param).
+  // Train, descending from the last layer: recomputes the layer (unless its graph was kept) and differentiates it; for
+  // the last layer forward and backward are this one visit. Overwrites grads[i], the flat gradient of
+  // groups_of(layer)[i] in the group's type, padding included (zeros), with d(loss_sum)/d(param).
   virtual void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) = 0;
   // Of an open micro-batch, once its last layer has run.
   virtual LossSum loss(std::size_t micro_batch) const = 0;

@@ -243,7 +243,7 @@ TEST_P(Placement, TrainsTheSameBitsWhereverShardsLive) {
 // The order in which updates and gathers touch pages then depends on the threads, the bits may not.
 void expect_same_bits_with_updates(const Training& training, UpdateTime time) {
   const auto [dtype, micro_batches, mode, accumulation] = training;
-  constexpr int kSteps = 4;
+  constexpr int kSteps = 3;
   Reference reference(dtype, 1, micro_batches, training.head());
   std::vector<LossSum> losses;
   for (int i = 0; i < kSteps; ++i) losses.push_back(reference.step());
