@@ -54,10 +54,12 @@ function(strata_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 900)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  # What was measured of this machine's drives must not change a result.
+  set(environment "STRATA_DRIVE_PROFILES=${CMAKE_BINARY_DIR}/no-drive-profiles.json")
   if(STRATA_SANITIZE STREQUAL thread)
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+    list(APPEND environment "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
   endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
 endfunction()
 
 # strata_python_test(NAME FILES x.py ... [ENVIRONMENT A=b ...] [TIMEOUT s]): pytest on files or folders, one ctest entry.
@@ -72,5 +74,6 @@ function(strata_python_test name)
     set(ARG_TIMEOUT 1200)
   endif()
   add_test(NAME ${name} COMMAND ${STRATA_PYTHON} -m pytest -q -p no:cacheprovider ${ARG_FILES})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS python ENVIRONMENT "${ARG_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS python
+    ENVIRONMENT "STRATA_DRIVE_PROFILES=${CMAKE_BINARY_DIR}/no-drive-profiles.json;${ARG_ENVIRONMENT}")
 endfunction()
