@@ -165,11 +165,17 @@ std::vector<ToyOptions> variants(HostDeviceOptions::Mode mode) {
     return {{.slots = kFew, .look_ahead_pages = 2, .gather_ahead = GatherAhead::One},
             {.slots = 9, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::None}};
   }
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  // Instrumented code is many times slower: the two small pools, where threads meet most.
+  return {{.slots = kFew, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::One},
+          {.slots = 9, .look_ahead_pages = 3, .gather_ahead = GatherAhead::One}};
+#else
   return {{.slots = kFew, .look_ahead_pages = 0, .gather_ahead = GatherAhead::None},
           {.slots = kFew, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::One},
           {.slots = 9, .look_ahead_pages = 3, .gather_ahead = GatherAhead::One},
           {.slots = 200, .look_ahead_pages = 8, .gather_ahead = GatherAhead::None},
           {.slots = 200, .look_ahead_pages = 1000, .gather_ahead = GatherAhead::One}};
+#endif
 }
 
 struct Training {
