@@ -245,8 +245,8 @@ def available(options, shape):
     return None
 
 
-def measure(options, shape, folder):
-    sides = Sides(options, shape, folder)
+def measure(options, name, folder):
+    sides = Sides(options, SHAPES[name], folder)
     with sides.ours("memory"):
         pass  # says in which type it computes
     tried = sweep(sides) if options.sweep and options.home != ["host"] else []
@@ -258,6 +258,7 @@ def measure(options, shape, folder):
         if tried and home != "host":
             least = min(one["peak_rss_bytes"] for one in tried if "seconds" in one)
             result[home]["peak_rss_ratio_to_least"] = peaks["ours"] / min(least, peaks["theirs"])
+        print_table(name, home, result[home])  # at once: what comes after may fail
     return result
 
 
@@ -290,16 +291,13 @@ def main():
         return
     results = {"tokens": options.tokens, "rounds": options.rounds, "load_before": os.getloadavg()}
     for name in options.shape:
-        shape = SHAPES[name]
-        reason = available(options, shape)
+        reason = available(options, SHAPES[name])
         if reason is not None:
             print(f"{name}: skipped: {reason}", file=sys.stderr)
             results[name] = {"skipped": reason}
             continue
         with tempfile.TemporaryDirectory(prefix="strata-bench-", dir=options.dir) as folder:
-            results[name] = measure(options, shape, folder)
-        for home in options.home:
-            print_table(name, home, results[name][home])
+            results[name] = measure(options, name, folder)
     results["load_after"] = os.getloadavg()
     print(json.dumps(results, indent=2))
 
