@@ -94,8 +94,9 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
     device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
   }
   if (plan.placement.param == TierKind::Nvme || plan.placement.optimizer == TierKind::Nvme) {
-    nvme_store_ =
-        std::make_unique<nvme::NvmeStore>(nvme_options(config, pages_.region(), plan.slot_bytes), nvme_budget_);
+    const nvme::NvmeOptions options = nvme_options(config, pages_.region(), plan.slot_bytes);
+    profiles_ = options.profiles;
+    nvme_store_ = std::make_unique<nvme::NvmeStore>(options, nvme_budget_);
     nvme_tier_ = std::make_unique<offload::BlobTier>(*nvme_store_);
   }
   offload::ShardStoreOptions store_options;
@@ -345,7 +346,7 @@ void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before,
 
 // What `strata tune` measured of the drive, else the best that it did in this run.
 DriveRates Engine::Impl::rates_of_drive(std::size_t path, const DriveStats& drive) const {
-  const nvme::DeviceProfile profile = path < profiles_.size() ? profiles_[path] : nvme::DeviceProfile{};
+  const nvme::DeviceProfile& profile = profiles_.at(path);
   if (profile.read_rate > 0 && profile.write_rate > 0) {
     return {profile.read_rate, profile.write_rate, profile.mixed_rate};
   }

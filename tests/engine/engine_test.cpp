@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <map>
 
 #include "core/error.h"
 #include "core/numeric.h"
 #include "engine/tiny_run.h"
+#include "nvme/device_profile.h"
 #include "offload/shard_store.h"
 #include "support/small_mount.h"
 #include "support/temp_dir.h"
@@ -122,6 +124,23 @@ TEST_F(EngineTest, TracesComputeUpdatesAndRequestsAndCountsTheIdeal) {
   EXPECT_GT(*steps[1].ideal_seconds, 0);
   EXPECT_FALSE(steps[1].binding_link.empty());
   EXPECT_LE(steps[1].stall_nvme_seconds, steps[1].stall_seconds);
+}
+
+TEST_F(EngineTest, TakesTheRatesOfATunedDriveForTheIdeal) {
+  const char* const before = std::getenv("STRATA_DRIVE_PROFILES");
+  const std::string restored = before == nullptr ? "" : before;
+  ASSERT_EQ(::setenv("STRATA_DRIVE_PROFILES", (model() / "drives.json").c_str(), 1), 0);
+  const EngineConfig on_drive = squeezed(config(kAllNvme));
+  nvme::DeviceProfile slow;
+  slow.read_rate = slow.write_rate = slow.mixed_rate = 1e6;  // slower than anything that this test could meet
+  ASSERT_TRUE(nvme::save_profile(swap(), slow));
+  const std::unique_ptr<Engine> engine = Engine::create(on_drive);
+  const StepSummary step = train_tiny(*engine, 2).back();
+  before == nullptr ? ::unsetenv("STRATA_DRIVE_PROFILES") : ::setenv("STRATA_DRIVE_PROFILES", restored.c_str(), 1);
+  ASSERT_TRUE(step.ideal_seconds.has_value());
+  EXPECT_TRUE(step.binding_link.starts_with("nvme ")) << step.binding_link;
+  EXPECT_NEAR(*step.ideal_seconds, static_cast<double>(step.nvme_read + step.nvme_written) / 1e6,
+              0.01 * *step.ideal_seconds);
 }
 
 TEST_F(EngineTest, WithoutADriveComputeIsTheBindingResource) {
