@@ -361,6 +361,7 @@ DriveRates Engine::Impl::rates_of_drive(std::size_t path, const DriveStats& driv
 
 EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
   use_schedule(Mode::Forward);
+  (void)busy_.take();  // nobody asks for it here, and a long evaluation must not pile it up
   const zero::LossSum loss = runner_->evaluate(view_of(batch));
   return {loss.loss_sum, loss.tokens};
 }
@@ -372,6 +373,7 @@ std::vector<std::int64_t> Engine::Impl::generate(std::vector<std::int64_t> promp
   std::vector<std::int64_t> made;
   for (std::size_t i = 0; i < max_new; ++i) {
     const zero::BatchView batch{1, static_cast<std::int64_t>(prompt.size()), prompt, {}};
+    (void)busy_.take();  // as in evaluate()
     const std::vector<float> logits = runner_->generate(batch);
     const std::int64_t token = std::max_element(logits.begin(), logits.end()) - logits.begin();
     const std::vector<std::int64_t>& eos = parts.config.eos_token_ids;
