@@ -26,14 +26,6 @@ constexpr const char* kStatesFile = "states.safetensors";
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-constexpr std::size_t kChunk = 65536;  // elements that are converted at once
-
-// Calls fn(done, count) for runs of at most kChunk of `numel` elements.
-template <typename Fn>
-void in_chunks(std::size_t numel, Fn&& fn) {
-  for (std::size_t done = 0; done < numel; done += kChunk) fn(done, std::min(kChunk, numel - done));
-}
-
 bool is_float(DType dtype) {
   return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
 }
@@ -122,7 +114,7 @@ void Engine::Impl::fill_states(const ParamSource& source) {
       const auto fill = [&](const Named& named, std::uint64_t first, TensorSpan destination) {
         if (states_[s].name == "master") source(named, first, destination);
         if (states_[s].name != "remainder") return;
-        in_chunks(destination.numel, [&](std::size_t done, std::size_t n) {
+        in_chunks(destination.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
           const TensorSpan values = scratch(0, DType::F32, n);
           source(named, first + done, values);
           cpu_adam::split_master(*pool_, scratch(1, DType::BF16, n), destination.subspan(done, n), values);
@@ -152,9 +144,9 @@ void Engine::Impl::load_weights() {
   if (config.training) fill_states(source);
 }
 
-// The upper half of the file buffer, in parts of kChunk fp32 elements.
+// The upper half of the file buffer, in parts of kConversionChunk fp32 elements.
 TensorSpan Engine::Impl::scratch(std::size_t part, DType dtype, std::size_t numel) const {
-  return {file_buffer_.data() + file_buffer_.bytes() / 2 + part * kChunk * sizeof(float), dtype, numel};
+  return {file_buffer_.data() + file_buffer_.bytes() / 2 + part * kConversionChunk * sizeof(float), dtype, numel};
 }
 
 void Engine::Impl::copy_master(const Named& named, std::uint64_t first, TensorSpan values) {
@@ -165,7 +157,7 @@ void Engine::Impl::copy_master(const Named& named, std::uint64_t first, TensorSp
     read_param(*store_, own_master ? shards.param : shards.states.front(), layout, named.param, 1, first, values);
     return;
   }
-  in_chunks(values.numel, [&](std::size_t done, std::size_t n) {
+  in_chunks(values.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan weight = scratch(0, config.param_type, n);
     read_param(*store_, shards.param, layout, named.param, 1, first + done, weight);
     if (states_.empty()) {
@@ -185,7 +177,7 @@ void Engine::Impl::copy_param(const Named& named, std::uint64_t first, TensorSpa
     return;
   }
   if (destination.dtype == DType::F32) return copy_master(named, first, destination);
-  in_chunks(destination.numel, [&](std::size_t done, std::size_t n) {
+  in_chunks(destination.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan values = scratch(2, DType::F32, n);
     copy_master(named, first + done, values);
     host_math_.cast(destination.subspan(done, n), values);

@@ -56,14 +56,11 @@ void read_converted(const hf::TensorCatalog& catalog, const hf::TensorInfo& tens
     catalog.read(tensor, first * element, {destination.data, destination.bytes()});
     return;
   }
-  const std::size_t at_once = buffer.size() / element;
-  for (std::size_t done = 0; done < destination.numel;) {
-    const std::size_t n = std::min(at_once, destination.numel - done);
+  in_chunks(destination.numel, buffer.size() / element, [&](std::size_t done, std::size_t n) {
     const std::span<std::byte> raw = buffer.first(n * element);
     catalog.read(tensor, (first + done) * element, raw);
     math.cast(destination.subspan(done, n), {raw.data(), tensor.dtype, n});
-    done += n;
-  }
+  });
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

@@ -1,6 +1,7 @@
 // Between files and shards: weights in, weights and states out, a page at a time.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
@@ -13,6 +14,15 @@
 #include "zero/flat_layout.h"
 
 namespace strata::engine {
+
+// Elements that are converted at once: a whole number of blocks of 8-bit states.
+inline constexpr std::size_t kConversionChunk = 65536;
+
+// Calls fn(done, count) for runs of at most `most` of `numel` elements, in order.
+template <typename Fn>
+void in_chunks(std::size_t numel, std::size_t most, Fn&& fn) {
+  for (std::size_t done = 0; done < numel; done += most) fn(done, std::min(most, numel - done));
+}
 
 // Fills `destination` (values of one parameter from value `first` on, in the shard's type). Called in ascending order.
 using ElementSource = std::function<void(std::size_t param, std::uint64_t first, TensorSpan destination)>;

@@ -12,13 +12,7 @@
 namespace strata::engine {
 namespace {
 
-constexpr std::size_t kSlotBytes = std::size_t{65536} * 4;
-
-// Calls fn(done, count) for runs of at most `most` of `numel` elements.
-template <typename Fn>
-void in_chunks(std::size_t numel, std::size_t most, Fn&& fn) {
-  for (std::size_t done = 0; done < numel; done += most) fn(done, std::min(most, numel - done));
-}
+constexpr std::size_t kSlotBytes = kConversionChunk * sizeof(float);
 
 }  // namespace
 
@@ -37,7 +31,7 @@ StateReader::StateReader(const hf::TensorCatalog& catalog, OptimizerKind kind, P
   STRATA_EXPECTS(scratch.size() >= kScratchBytes, "the scratch is too small");
 }
 
-// Slots of kChunk fp32 elements; the rest of the scratch is the buffer of reads that convert.
+// Slots of kConversionChunk fp32 elements; the rest of the scratch is the buffer of reads that convert.
 TensorSpan StateReader::scratch(std::size_t slot, DType dtype, std::size_t numel) const {
   return {scratch_.data() + slot * kSlotBytes, dtype, numel};
 }
@@ -64,7 +58,7 @@ void StateReader::read(const hf::TensorInfo& tensor, std::uint64_t first, Tensor
 
 void StateReader::master(const zero::ParamDecl& param, std::uint64_t first, TensorSpan values) {
   if (find("master", param) != nullptr) return read(need("master", param), first, values);
-  in_chunks(values.numel, kChunk, [&](std::size_t done, std::size_t n) {
+  in_chunks(values.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan weight = scratch(0, DType::BF16, n);
     const TensorSpan rest = scratch(1, DType::U16, n);
     read(need("param", param), first + done, weight);
@@ -77,7 +71,7 @@ void StateReader::param(const zero::ParamDecl& param, std::uint64_t first, Tenso
   const hf::TensorInfo* weight = find("param", param);
   if (weight != nullptr && weight->dtype == destination.dtype) return read(need("param", param), first, destination);
   if (destination.dtype == DType::F32) return master(param, first, destination);
-  in_chunks(destination.numel, kChunk, [&](std::size_t done, std::size_t n) {
+  in_chunks(destination.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan values = scratch(2, DType::F32, n);
     master(param, first + done, values);
     math_.cast(destination.subspan(done, n), values);
@@ -86,7 +80,7 @@ void StateReader::param(const zero::ParamDecl& param, std::uint64_t first, Tenso
 
 void StateReader::remainder(const zero::ParamDecl& param, std::uint64_t first, TensorSpan destination) {
   if (find("remainder", param) != nullptr) return read(need("remainder", param), first, destination);
-  in_chunks(destination.numel, kChunk, [&](std::size_t done, std::size_t n) {
+  in_chunks(destination.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan values = scratch(2, DType::F32, n);
     master(param, first + done, values);
     cpu_adam::split_master(parallel_, scratch(3, DType::BF16, n), destination.subspan(done, n), values);
@@ -97,7 +91,7 @@ void StateReader::moment(const MomentSpec& spec, const zero::ParamDecl& param, s
   const std::string name(spec.name);
   const hf::TensorInfo& tensor = need(name, param);
   if (tensor.dtype != DType::U8) return read(tensor, first, values);
-  in_chunks(values.numel, kChunk, [&](std::size_t done, std::size_t n) {
+  in_chunks(values.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const std::uint64_t begin = first + done;
     const std::array<TensorSpan, 2> stored{scratch(0, DType::U8, n), scratch(1, DType::F32, ceil_div(n, kScaleBlock))};
     read(tensor, begin, stored[0]);
@@ -111,7 +105,7 @@ void StateReader::encoded_moment(const MomentSpec& spec, const StateSpec& state,
                                  std::uint64_t first, TensorSpan destination) {
   const std::size_t per_value = state.elements_per_value;
   const std::uint64_t end = static_cast<std::uint64_t>(param.numel());
-  in_chunks(destination.numel, kChunk / per_value, [&](std::size_t done, std::size_t n) {
+  in_chunks(destination.numel, kConversionChunk / per_value, [&](std::size_t done, std::size_t n) {
     const std::uint64_t begin = (first + done) * per_value;
     const auto elements = static_cast<std::size_t>(std::min<std::uint64_t>(n * per_value, end - begin));
     const TensorSpan values = scratch(2, DType::F32, elements);
@@ -137,7 +131,7 @@ void StateReader::state(const StateSpec& state, const zero::ParamDecl& param, st
       return encoded_moment(spec, state, param, first, destination);
     }
     if (state.dtype == DType::F32) return moment(spec, param, first, destination);
-    return in_chunks(destination.numel, kChunk, [&](std::size_t done, std::size_t n) {
+    return in_chunks(destination.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
       const TensorSpan values = scratch(2, DType::F32, n);
       moment(spec, param, first + done, values);
       math_.cast(destination.subspan(done, n), values);

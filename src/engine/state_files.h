@@ -34,8 +34,6 @@ class StateReader {
   void state(const StateSpec& state, const zero::ParamDecl& param, std::uint64_t first, TensorSpan destination);
 
  private:
-  static constexpr std::size_t kChunk = 65536;  // elements at once
-
   const hf::TensorInfo* find(const std::string& state, const zero::ParamDecl& param) const;
   const hf::TensorInfo& need(const std::string& state, const zero::ParamDecl& param) const;
   void read(const hf::TensorInfo& tensor, std::uint64_t first, TensorSpan destination);
