@@ -63,9 +63,11 @@ class Planner {
       totals_.param += numel * bytes_of(request.param_type);
       if (!training_) continue;
       totals_.grad += numel * bytes_of(grad_type());
-      for (const StateSpec& state : request.states)
+      for (const StateSpec& state : request.states) {
         totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
+      }
     }
+    split_ = split_classes();
     const bool either = !request.accumulation && training_ && request.micro_batches > 1 &&
                         zero::same_sums_vertically(*request.compute, request.micro_batches);
     orders_.push_back(order_of(request.accumulation.value_or(zero::Accumulation::Horizontal)));
@@ -250,15 +252,21 @@ class Planner {
     std::uint64_t param = 0;
     std::uint64_t optimizer = 0;
   };
-  HostShares host_shares(const Placement& placement) const {
+  // Of classes at home on nvme, whatever the plan then chooses.
+  HostShares split_classes() const {
     HostShares shares;
-    if (placement.param_host_share == 0 && placement.optimizer_host_share == 0) return shares;
+    const Placement on_nvme{TierKind::Nvme, TierKind::Host, TierKind::Nvme, request_.param_host_share,
+                            request_.optimizer_host_share};
     for (const GroupSpecs& group :
-         shard_specs(request_.compute->layouts(), placement, request_.param_type, grad_type(), request_.states)) {
+         shard_specs(request_.compute->layouts(), on_nvme, request_.param_type, grad_type(), request_.states)) {
       shares.param += host_bytes(group.param);
       for (const offload::ShardSpec& state : group.states) shares.optimizer += host_bytes(state);
     }
     return shares;
+  }
+  HostShares host_shares(const Placement& placement) const {
+    return {placement.param == TierKind::Nvme ? split_.param : 0,
+            placement.optimizer == TierKind::Nvme ? split_.optimizer : 0};
   }
 
   std::uint64_t on_nvme(const MemoryPlan& plan) const {
@@ -349,6 +357,7 @@ class Planner {
   std::vector<std::uint64_t> group_bytes_;  // flat, in the group's type
   std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
   Totals totals_;
+  HostShares split_;
   std::vector<Order> orders_;  // that the plan may choose from
 };
 
