@@ -9,11 +9,11 @@
 #include <sstream>
 
 #include "bench/memory_ceiling.h"
-#include "bench/statistics.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/statistics.h"
 #include "cpu_adam/cpu_optimizer.h"
 
 namespace strata::bench {

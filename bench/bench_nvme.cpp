@@ -14,14 +14,13 @@
 #include <thread>
 #include <vector>
 
-#include "bench/statistics.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/page_mapping.h"
 #include "core/slot_pool.h"
+#include "core/statistics.h"
 #include "fio.h"
-#include "nvme/device_profile.h"
 #include "nvme/device_profile.h"
 #include "store_runner.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "bench/span_overlap.h"
-#include "bench/statistics.h"
 #include "bench/step_model.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/statistics.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
 #include "nvme/drive_probe.h"

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "core/statistics.h"
+
 namespace strata::nvme {
 namespace {
 
@@ -20,13 +22,6 @@ constexpr double kCpuClearly = 0.15;
 constexpr double kOverlap = 0.15;  // faster than one direction after the other: full duplex
 constexpr double kTrialSeconds = 0.1;
 constexpr unsigned kLeastRounds = 3;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 // One byte each way.
 double both_ways(double read_rate, double write_rate) {
@@ -54,9 +49,7 @@ std::vector<Judged> judge(const Table& rounds) {
     std::vector<double> shares;
     for (std::size_t r = 0; r < rounds.size(); ++r) shares.push_back(centres[r] > 0 ? rounds[r][c] / centres[r] : 0);
     const double centre = median(shares);
-    std::vector<double> distances;
-    for (const double share : shares) distances.push_back(std::abs(share - centre));
-    judged.push_back({centre * scale, centre > 0 ? median(distances) / centre : 0});
+    judged.push_back({centre * scale, centre > 0 ? mad(shares) / centre : 0});
   }
   return judged;
 }

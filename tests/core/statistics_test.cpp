@@ -1,4 +1,4 @@
-#include "bench/statistics.h"
+#include "core/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "support/test_seed.h"
 
-namespace strata::bench {
+namespace strata {
 namespace {
 
 std::vector<double> one_to(std::size_t n) {
@@ -65,4 +65,4 @@ TEST(MedianInterval, HoldsTheTrueMedianInAtLeast95OfHundredSamples) {
 }
 
 }  // namespace
-}  // namespace strata::bench
+}  // namespace strata

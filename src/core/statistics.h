@@ -1,4 +1,4 @@
-// Median and spread of a few measurements: what every bench prints.
+// Median and spread of a few measurements.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace strata::bench {
+namespace strata {
 
 // 0 for no values.
 inline double median(std::vector<double> values) {
@@ -43,4 +43,4 @@ inline std::array<double, 2> median_interval(std::vector<double> values) {
   return {values[skipped], values[n - 1 - skipped]};
 }
 
-}  // namespace strata::bench
+}  // namespace strata
