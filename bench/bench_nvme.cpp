@@ -1,7 +1,5 @@
 #include "bench_nvme.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -18,6 +16,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/page_mapping.h"
+#include "core/scratch_folder.h"
 #include "core/slot_pool.h"
 #include "core/statistics.h"
 #include "fio.h"
@@ -46,28 +45,6 @@ const char* name_of(Side side) {
   }
   return "";
 }
-
-// A folder of this run's own, removed with what is in it.
-class WorkFolder {
- public:
-  explicit WorkFolder(const fs::path& parent) {
-    std::string pattern = (parent / "strata-bench-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw IoError({errno, "mkdtemp", parent.string(), 0, 0, "name a directory that this user may write in"});
-    }
-    path_ = pattern;
-  }
-  ~WorkFolder() {
-    std::error_code ignored;  // nothing to be done about it at the end
-    fs::remove_all(path_, ignored);
-  }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 void check(const NvmeBenchOptions& options) {
   if (options.dirs.empty()) throw ConfigError("bench nvme: name a directory on the drive");
@@ -149,12 +126,12 @@ class NvmeBench {
  private:
   bool with_fio() const { return std::find(order_.begin(), order_.end(), Side::Fio) != order_.end(); }
 
-  static StoreRunnerOptions store_options(const NvmeBenchOptions& options, const std::deque<WorkFolder>& folders) {
+  static StoreRunnerOptions store_options(const NvmeBenchOptions& options, const std::deque<ScratchFolder>& folders) {
     const nvme::DeviceProfile known = nvme::load_profile(options.dirs.front()).value_or(nvme::DeviceProfile{});
     StoreRunnerOptions store{.bytes = options.bytes,
                              .block_bytes = options.block_bytes.value_or(known.block_bytes),
                              .queue_depth = options.queue_depth.value_or(known.queue_depth)};
-    for (const WorkFolder& folder : folders) store.folders.push_back(folder.path());
+    for (const ScratchFolder& folder : folders) store.folders.push_back(folder.path());
     return store;
   }
 
@@ -168,7 +145,7 @@ class NvmeBench {
                .bytes = options_.bytes,
                .block_bytes = store_options_.block_bytes,
                .queue_depth = store_options_.queue_depth};
-    for (const WorkFolder& folder : folders_) job.files.push_back(folder.path() / "fio");
+    for (const ScratchFolder& folder : folders_) job.files.push_back(folder.path() / "fio");
     return job;
   }
 
@@ -207,7 +184,7 @@ class NvmeBench {
   }
 
   const NvmeBenchOptions options_;
-  const std::deque<WorkFolder> folders_;  // a deque, because they cannot move
+  const std::deque<ScratchFolder> folders_;  // a deque, because they cannot move
   const StoreRunnerOptions store_options_;
   Budget host_;
   SlotPool slots_;

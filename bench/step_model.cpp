@@ -1,7 +1,5 @@
 #include "bench/step_model.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <fstream>
 
@@ -29,8 +27,7 @@ EngineConfig base_config(const StepBenchOptions& options, const std::filesystem:
 
 }  // namespace
 
-ModelFolder::ModelFolder(const StepBenchOptions& options)
-    : path_(options.dir / ("strata-bench-step-" + std::to_string(::getpid()))) {
+ModelFolder::ModelFolder(const StepBenchOptions& options) : folder_(options.dir, "strata-bench-step") {
   if (options.heads == 0 && options.hidden % 64 != 0) {
     throw ConfigError("--hidden must be a multiple of 64 where --heads is not given");
   }
@@ -49,15 +46,9 @@ ModelFolder::ModelFolder(const StepBenchOptions& options)
       {"hidden_act", "silu"},
       {"tie_word_embeddings", true},
       {"torch_dtype", "bfloat16"}};
-  std::filesystem::create_directories(path_);
-  std::ofstream out(path_ / "config.json");
+  std::ofstream out(path() / "config.json");
   out << config.dump(2);
-  if (!out.flush()) throw IoError({errno, "write", (path_ / "config.json").string(), 0, 0, {}});
-}
-
-ModelFolder::~ModelFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  if (!out.flush()) throw IoError({errno, "write", (path() / "config.json").string(), 0, 0, {}});
 }
 
 data::Batch batch_of(const StepBenchOptions& options) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "bench/bench_step.h"
+#include "core/scratch_folder.h"
 #include "engine/engine.h"
 
 namespace strata::bench {
@@ -12,13 +13,10 @@ namespace strata::bench {
 class ModelFolder {
  public:
   explicit ModelFolder(const StepBenchOptions& options);
-  ~ModelFolder();
-  ModelFolder(const ModelFolder&) = delete;
-  ModelFolder& operator=(const ModelFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  std::filesystem::path path_;
+  ScratchFolder folder_;
 };
 
 data::Batch batch_of(const StepBenchOptions& options);

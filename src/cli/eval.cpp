@@ -1,7 +1,6 @@
 // strata eval: loss and perplexity.
-#include <unistd.h>
-
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -13,31 +12,11 @@
 #include "cli/exit_code.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/scratch_folder.h"
 #include "data/sampler.h"
 #include "engine/engine.h"
 
 namespace strata::cli {
-namespace {
-
-// Removes the folder for tokenized data at the end.
-class ScratchFolder {
- public:
-  ScratchFolder() : path_(std::filesystem::temp_directory_path() / ("strata-eval-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-}  // namespace
 
 int run_eval(const Arguments& arguments) {
   CLI::App app("Loss (mean over target tokens) and perplexity of a model on a file of text, chats or tokens.", "eval");
@@ -50,7 +29,7 @@ int run_eval(const Arguments& arguments) {
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
 
-  const ScratchFolder scratch;
+  const ScratchFolder scratch(std::filesystem::temp_directory_path(), "strata-eval");  // for tokenized data
   const data::TokenFile file =
       data::TokenFile::open(prepare_file(options.model, dataset, options.max_tokens, scratch.path() / "data.tok"));
   const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine_config_of(options));
