@@ -24,6 +24,10 @@
 
 namespace strata::engine {
 
+inline zero::BatchView view_of(const data::Batch& batch) {
+  return {batch.sequences, batch.tokens_each, batch.tokens, batch.labels};
+}
+
 class Engine::Impl {
  public:
   Impl(const EngineConfig& config, ModelParts parts, MemoryPlan plan);

@@ -1,0 +1,183 @@
+// Engine::Impl: how the parts are made and put together.
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/engine_impl.h"
+#include "zero/torch_host.h"
+
+namespace strata::engine {
+namespace {
+
+using offload::TierKind;
+
+HostDeviceOptions device_options(const EngineConfig& config) {
+  HostDeviceOptions options;
+  if (config.adversarial_streams) options.mode = HostDeviceOptions::Mode::Adversarial;
+  options.seed = config.seed;
+  return options;
+}
+
+nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages, std::uint64_t chunk_bytes) {
+  nvme::NvmeOptions options;
+  options.paths = config.nvme_paths;
+  for (const std::filesystem::path& path : options.paths) {
+    options.profiles.push_back(nvme::load_profile(path).value_or(nvme::DeviceProfile{}));
+  }
+  if (config.io_block_bytes) options.block_bytes = *config.io_block_bytes;
+  if (config.io_queue_depth) options.queue_depth = *config.io_queue_depth;
+  if (config.io_threads > 0) options.io_threads = static_cast<unsigned>(config.io_threads);
+  switch (config.io_backend) {
+    case IoBackend::Auto:
+      options.backend = nvme::BackendKind::Auto;
+      break;
+    case IoBackend::Uring:
+      options.backend = nvme::BackendKind::Uring;
+      break;
+    case IoBackend::Threads:
+      options.backend = nvme::BackendKind::Threads;
+      break;
+  }
+  options.chunk_bytes = chunk_bytes;
+  options.checksums = config.nvme_checksums;
+  options.trace = config.trace;
+  options.regions = {pages};
+  return options;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, MemoryPlan memory_plan)
+    : config(engine_config),
+      parts(std::move(model_parts)),
+      plan(std::move(memory_plan)),
+      device_(plan.budgets[0], device_options(config)),
+      host_budget_("host", plan.budgets[1]),
+      nvme_budget_("nvme", plan.budgets[2]),
+      torch_allocator_(std::make_unique<zero::TorchAllocator>(device_.budget())),
+      pool_(make_thread_pool(config.adam_threads)),
+      one_thread_(make_thread_pool(1)),
+      device_thread_(make_thread_pool(1)),
+      optimizer_(*pool_, config.optimizer),
+      host_math_(*pool_),
+      adder_math_(*one_thread_),
+      device_math_(*device_thread_),
+      pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
+      file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
+      host_tier_(host_budget_),
+      device_tier_(device_),
+      compute_(std::move(parts.compute)),
+      states_(config.training ? optimizer_.states(config.param_type) : std::vector<StateSpec>{}),
+      busy_(config.trace),
+      copy_in_(device_.create_stream("copy-in")),
+      copy_out_(device_.create_stream("copy-out")),
+      comm_stream_(device_.create_stream("comm")),
+      compute_stream_(device_.create_stream("compute")),
+      update_stream_(device_.create_stream("update")) {
+  if (plan.grad_staging_slots > 0) {
+    grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
+                          plan.slot_bytes);
+  }
+  for (std::size_t i = 0; i < plan.device_staging_slots; ++i) {
+    device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
+  }
+  if (plan.placement.param == TierKind::Nvme || plan.placement.optimizer == TierKind::Nvme) {
+    const nvme::NvmeOptions options = nvme_options(config, pages_.region(), plan.slot_bytes);
+    profiles_ = options.profiles;
+    nvme_store_ = std::make_unique<nvme::NvmeStore>(options, nvme_budget_);
+    nvme_tier_ = std::make_unique<offload::BlobTier>(*nvme_store_);
+  }
+  offload::ShardStoreOptions store_options;
+  store_options.look_ahead_bytes = plan.look_ahead_bytes;
+  store_options.pins_at_once = plan.pins_at_once;
+  store_ =
+      std::make_unique<offload::ShardStore>(tiers(), pages_, std::make_unique<offload::NextUsePolicy>(), store_options);
+  add_shards();
+  wire();
+  const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
+  compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
+}
+
+std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
+  return {&device_tier_, &host_tier_, nvme_tier_.get()};
+}
+
+void Engine::Impl::add_shards() {
+  site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
+  std::vector<std::size_t> per_value;
+  for (const StateSpec& state_spec : states_) per_value.push_back(state_spec.elements_per_value);
+  for (const GroupSpecs& specs :
+       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states_)) {
+    zero::GroupShards shards;
+    shards.param = store_->add(specs.param);
+    if (config.training) {
+      shards.grad = store_->add(specs.grad);
+      for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
+      updates_.push_back(
+          {shards.param,
+           optimizer_.reads_param(config.param_type) ? offload::Access::ReadWrite : offload::Access::Write, shards.grad,
+           shards.states, per_value});
+    }
+    shards_.push_back(std::move(shards));
+  }
+}
+
+void Engine::Impl::wire() {
+  gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
+  grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
+  compute_->keep_graphs(plan.kept_graphs);
+  grad_sum_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_sum_slots);
+  const std::vector<zero::FlatLayout>& layouts = compute_->layouts();
+  std::vector<const zero::FlatLayout*> pointers;
+  groups_.reserve(layouts.size());
+  for (std::size_t g = 0; g < layouts.size(); ++g) {
+    pointers.push_back(&layouts[g]);
+    groups_.emplace_back(layouts[g], config.param_type, shards_[g].param, compute_->binding(g), *store_, *gather_slots_,
+                         comm_, streams(), counters_);
+  }
+  const std::vector<zero::Visit> train = zero::train_visits(
+      *compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0), plan.accumulation);
+  zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
+                                     zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
+  if (update_time() == zero::UpdateTime::DuringBackward) {
+    options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
+  }
+  reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
+                                                 grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
+                                                 adder_math_, device_math_, counters_);
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, optimizer_, optimizer_,
+                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
+                                                        comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
+                                                        zero::update_lane(update_time()));
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
+  if (config.training) {
+    train_visits_ = train;
+    plan_pages({});
+  }
+  const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
+  forward_schedule_ = std::make_shared<offload::Schedule>(
+      "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
+}
+
+void Engine::Impl::plan_pages(const StepSummary& measured) {
+  // Visits of one direction are taken as equally long.
+  std::array<double, 2> runs{};
+  for (const zero::Visit& visit : train_visits_) ++runs[visit.direction == zero::Direction::Forward ? 0 : 1];
+  zero::StepSeconds seconds;
+  for (const zero::Visit& visit : train_visits_) {
+    seconds.visits.push_back(visit.direction == zero::Direction::Forward ? measured.forward_seconds / runs[0]
+                                                                         : measured.backward_seconds / runs[1]);
+  }
+  seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
+  const std::vector<offload::TimedAccess> accesses =
+      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_,
+                           site_, seconds, update_time());
+  const BlobStoreStats stats = nvme_stats();
+  const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
+  PagePlan pages =
+      engine::plan_pages(accesses, rates, {plan.slots, static_cast<std::size_t>(plan.slot_bytes), plan.pins_at_once});
+  train_schedule_ = std::move(pages.schedule);
+  store_->set_look_ahead(config.look_ahead_bytes.value_or(pages.look_ahead_bytes));
+}
+
+}  // namespace strata::engine
