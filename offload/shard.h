@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/dtype.h"
@@ -10,6 +11,11 @@
 namespace strata::offload {
 
 enum class ShardKind : std::uint8_t { Param, Grad, OptimState };
+
+struct ShardId {
+  std::uint32_t index = 0;
+  bool operator==(const ShardId&) const = default;
+};
 
 struct ShardSpec {
   std::string name;  // "model.layers.3/exp_avg"; appears in errors
@@ -20,11 +26,9 @@ struct ShardSpec {
   // Of the first elements, those at home in host memory whatever `home` says: a share of the shard (shares.h). A
   // multiple of what a 4096-byte block holds, or numel. ShardStore sets it to numel where `home` is Host.
   std::uint64_t host_numel = 0;
-};
-
-struct ShardId {
-  std::uint32_t index = 0;
-  bool operator==(const ShardId&) const = default;
+  // An earlier shard, at least as large, whose home on the same tier (device or host) this one uses in turn with it:
+  // whoever writes one ends what the other held. Their users order that among themselves.
+  std::optional<ShardId> in_turn_with = std::nullopt;
 };
 
 // A shard is used in pieces of at most one slot each: see PieceGrid.

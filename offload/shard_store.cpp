@@ -53,11 +53,19 @@ ShardId ShardStore::add(ShardSpec spec) {
   STRATA_EXPECTS(spec.home != TierKind::Device || spec.host_numel == 0,
                  spec.name + " cannot be shared between host memory and the device");
   Shard shard;
-  if (spec.host_numel > 0) {
+  if (spec.in_turn_with) {
+    const Shard& owner = shards_.at(spec.in_turn_with->index);
+    STRATA_EXPECTS(spec.home != TierKind::Nvme && spec.home == owner.spec.home &&
+                       spec.numel * element <= owner.spec.numel * bytes_of(owner.spec.dtype),
+                   spec.name + " cannot use the home of " + owner.spec.name);
+    shard.host = owner.host;
+    shard.tier = owner.tier;
+    shard.home = owner.home;
+  } else if (spec.host_numel > 0) {
     Tier* const host = tier(TierKind::Host);
     shard.host = host->host_address(host->create(spec.name, spec.host_numel * element, tag));
   }
-  if (spec.host_numel < spec.numel) {
+  if (spec.host_numel < spec.numel && !spec.in_turn_with) {
     shard.tier = tier(spec.home);
     shard.home = shard.tier->create(spec.name, (spec.numel - spec.host_numel) * element, tag);
   }

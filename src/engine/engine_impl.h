@@ -78,15 +78,12 @@ class Engine::Impl {
 
   std::array<offload::Tier*, offload::kTiers> tiers();
   void add_shards();
+  std::vector<offload::ShardId> add_grads(const std::vector<GroupSpecs>& groups);
   void wire();
   // Other modes than Train wait for the updates that are under way.
   void use_schedule(Mode mode);
   void settle();
-  zero::UpdateTime update_time() const {
-    if (!config.overlap_update) return zero::UpdateTime::AfterBackward;
-    const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update;
-    return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
-  }
+  zero::UpdateTime update_time() const { return engine::update_time(config); }
   // Forward and backward; with updates during backward they are under way when it returns.
   zero::LossSum run_micro_batches(std::span<const zero::BatchView> views, double learning_rate, double tokens);
   // What links and pages have done so far.

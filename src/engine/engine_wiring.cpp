@@ -81,7 +81,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   for (std::size_t i = 0; i < plan.device_staging_slots; ++i) {
     device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
   }
-  if (plan.placement.param == TierKind::Nvme || plan.placement.optimizer == TierKind::Nvme) {
+  if (plan.placement.param == TierKind::Nvme || plan.placement.grad == TierKind::Nvme ||
+      plan.placement.optimizer == TierKind::Nvme) {
     const nvme::NvmeOptions options = nvme_options(config, pages_.region(), plan.slot_bytes);
     profiles_ = options.profiles;
     nvme_store_ = std::make_unique<nvme::NvmeStore>(options, nvme_budget_);
@@ -106,12 +107,15 @@ void Engine::Impl::add_shards() {
   site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
   std::vector<std::size_t> per_value;
   for (const StateSpec& state_spec : states_) per_value.push_back(state_spec.elements_per_value);
-  for (const GroupSpecs& specs :
-       shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states_)) {
+  const std::vector<GroupSpecs> groups =
+      shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states_);
+  const std::vector<offload::ShardId> grads = config.training ? add_grads(groups) : std::vector<offload::ShardId>{};
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const GroupSpecs& specs = groups[g];
     zero::GroupShards shards;
     shards.param = store_->add(specs.param);
     if (config.training) {
-      shards.grad = store_->add(specs.grad);
+      shards.grad = grads[g];
       for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
       updates_.push_back(
           {shards.param,
@@ -120,6 +124,21 @@ void Engine::Impl::add_shards() {
     }
     shards_.push_back(std::move(shards));
   }
+}
+
+std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpecs>& groups) {
+  std::vector<offload::ShardId> grads(groups.size());
+  const auto owner = [&](std::size_t g) { return plan.grad_homes.empty() ? g : plan.grad_homes[g]; };
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (owner(g) == g) grads[g] = store_->add(groups[g].grad);
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (owner(g) == g) continue;
+    offload::ShardSpec spec = groups[g].grad;
+    spec.in_turn_with = grads[owner(g)];
+    grads[g] = store_->add(spec);
+  }
+  return grads;
 }
 
 void Engine::Impl::wire() {
@@ -139,6 +158,7 @@ void Engine::Impl::wire() {
       *compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0), plan.accumulation);
   zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
                                      zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
+  options.homes = plan.grad_homes;
   if (update_time() == zero::UpdateTime::DuringBackward) {
     options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
   }
@@ -156,7 +176,8 @@ void Engine::Impl::wire() {
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
   forward_schedule_ = std::make_shared<offload::Schedule>(
-      "forward", zero::scheduled_accesses(*store_, shards_, zero::plan_actions(forward, plan.ahead), nullptr, site_));
+      "forward",
+      zero::scheduled_accesses(*store_, shards_, forward, zero::plan_actions(forward, plan.ahead), nullptr, site_));
 }
 
 void Engine::Impl::plan_pages(const StepSummary& measured) {
@@ -169,9 +190,9 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
                                                                          : measured.backward_seconds / runs[1]);
   }
   seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
-  const std::vector<offload::TimedAccess> accesses =
-      zero::timed_accesses(*store_, shards_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_,
-                           site_, seconds, update_time());
+  const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(
+      *store_, shards_, train_visits_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_, site_,
+      seconds, update_time());
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
   PagePlan pages =

@@ -1,6 +1,7 @@
 #include "engine/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <iomanip>
 #include <limits>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "offload/shard_store.h"
+#include "zero/grad_homes.h"
 #include "zero/grad_reducer.h"
 
 namespace strata::engine {
@@ -37,11 +39,15 @@ struct Totals {
 struct Order {
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   std::vector<zero::Visit> visits;
-  std::uint64_t gathered = 0;       // bytes of parameters gathered in one step
-  std::uint64_t grads_sent = 0;     // bytes of gradients that go to a host home in one step
-  bool sums_on_device = false;      // before they go
-  bool grads_need_staging = false;  // on a host home
-  std::size_t open = 1;             // micro-batches at the same time
+  std::uint64_t gathered = 0;           // bytes of parameters gathered in one step
+  std::uint64_t grads_sent = 0;         // bytes of gradients that go to a host home in one step
+  bool sums_on_device = false;          // before they go
+  bool grads_need_staging = false;      // on a host home
+  std::uint64_t grads_stored = 0;       // bytes that arrive at homes in one step
+  std::uint64_t grads_added = 0;        // of these, to what is there already
+  std::vector<std::size_t> grad_homes;  // in device or host memory
+  std::uint64_t grad_home_bytes = 0;    // of these
+  std::size_t open = 1;                 // micro-batches at the same time
 };
 
 PerTier in_mib(const PerTier& bytes) {
@@ -58,6 +64,7 @@ class Planner {
   explicit Planner(const PlanRequest& request) : request_(request), training_(!request.states.empty()) {
     for (const zero::FlatLayout& layout : request.compute->layouts()) {
       group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
+      grad_bytes_.push_back(training_ ? layout.shard_numel() * bytes_of(grad_type()) : 0);
       const std::uint64_t numel = layout.shard_numel();
       sum_bytes_.push_back(numel * bytes_of(DType::F32));
       totals_.param += numel * bytes_of(request.param_type);
@@ -74,23 +81,13 @@ class Planner {
     if (either) orders_.push_back(order_of(zero::Accumulation::Vertical));
   }
 
-  // The cheapest plan that fits, or nothing.
+  // The cheapest plan that fits, or nothing. Gradients go to the drive only where memory forces them.
   std::optional<MemoryPlan> best() const {
-    std::optional<Candidate> best;
-    for (const Order& order : orders_) {
-      for (const Placement& placement : placements()) {
-        for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
-          MemoryPlan plan = minimal(order, placement, ahead);
-          if (!fits(plan)) continue;
-          use_spare_host_memory(plan, order);
-          use_spare_device_memory(plan, order);
-          const double cost = cost_of(plan, order);
-          if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
-        }
-      }
-    }
-    if (!best) return std::nullopt;
-    return std::move(best->plan);
+    const auto on_nvme = [](const Placement& placement) { return placement.grad == TierKind::Nvme; };
+    std::vector<Placement> all = placements();
+    const auto last_resort = std::stable_partition(all.begin(), all.end(), std::not_fn(on_nvme));
+    std::optional<MemoryPlan> plan = best_of({all.begin(), last_resort});
+    return plan ? std::move(plan) : best_of({last_resort, all.end()});
   }
 
   // The plan whose needs exceed the budgets least: what a refusal recommends.
@@ -117,6 +114,24 @@ class Planner {
   }
 
  private:
+  std::optional<MemoryPlan> best_of(std::span<const Placement> placements) const {
+    std::optional<Candidate> best;
+    for (const Order& order : orders_) {
+      for (const Placement& placement : placements) {
+        for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
+          MemoryPlan plan = minimal(order, placement, ahead);
+          if (!fits(plan)) continue;
+          use_spare_host_memory(plan, order);
+          use_spare_device_memory(plan, order);
+          const double cost = cost_of(plan, order);
+          if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
+        }
+      }
+    }
+    if (!best) return std::nullopt;
+    return std::move(best->plan);
+  }
+
   DType grad_type() const { return request_.micro_batches > 1 ? DType::F32 : request_.param_type; }
 
   Order order_of(zero::Accumulation accumulation) const {
@@ -137,6 +152,16 @@ class Planner {
       order.sums_on_device |= first[g] > 1;
       order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
     }
+    for (const std::vector<zero::GradArrival>& after_visit : zero::grad_arrivals(order.visits, group_bytes_.size())) {
+      for (const zero::GradArrival& arrival : after_visit) {
+        order.grads_stored += grad_bytes_[arrival.group];
+        order.grads_added += offload::reads(arrival.access) ? grad_bytes_[arrival.group] : 0;
+      }
+    }
+    if (request_.early_updates) order.grad_homes = zero::grad_homes_in_turn(order.visits, grad_bytes_);
+    for (std::size_t g = 0; g < grad_bytes_.size(); ++g) {
+      if (order.grad_homes.empty() || order.grad_homes[g] == g) order.grad_home_bytes += grad_bytes_[g];
+    }
     if (accumulation == zero::Accumulation::Vertical) {
       order.open = std::max<std::size_t>(request_.micro_batches, 1);
     }
@@ -146,16 +171,16 @@ class Planner {
   std::vector<Placement> placements() const {
     std::vector<Placement> result;
     const bool has_nvme = request_.budgets[index(TierKind::Nvme)] > 0;
-    const auto choices = [&](std::optional<TierKind> wanted, bool may_be_nvme) {
+    const auto choices = [&](std::optional<TierKind> wanted) {
       if (wanted) return std::vector<TierKind>{*wanted};
       std::vector<TierKind> all{TierKind::Device, TierKind::Host};
-      if (may_be_nvme && has_nvme) all.push_back(TierKind::Nvme);
+      if (has_nvme) all.push_back(TierKind::Nvme);
       return all;
     };
     const auto untrained = std::optional(TierKind::Host);  // nothing of the kind exists
-    for (const TierKind param : choices(request_.param, true)) {
-      for (const TierKind grad : choices(training_ ? request_.grad : untrained, false)) {
-        for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained, true)) {
+    for (const TierKind param : choices(request_.param)) {
+      for (const TierKind grad : choices(training_ ? request_.grad : untrained)) {
+        for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained)) {
           result.push_back({param, grad, optimizer, param == TierKind::Nvme ? request_.param_host_share : 0,
                             optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0});
         }
@@ -192,6 +217,7 @@ class Planner {
     plan.placement = placement;
     plan.ahead = ahead;
     plan.grad_type = grad_type();
+    if (placement.grad != TierKind::Nvme) plan.grad_homes = order.grad_homes;
     if (request_.recomputed_layers) {
       plan.kept_graphs = graphs() - std::min<std::uint64_t>(*request_.recomputed_layers, graphs());
     }
@@ -209,7 +235,7 @@ class Planner {
       plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
     }
     if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
-    if (placement.grad == TierKind::Host) {
+    if (placement.grad != TierKind::Device) {
       if (order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
       if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
     }
@@ -226,7 +252,8 @@ class Planner {
     plan.need = {};
     const HostShares shares = host_shares(plan.placement);
     add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
-    add_row(plan, "gradients", plan.placement.grad, totals_.grad);
+    add_row(plan, "gradients", plan.placement.grad,
+            plan.placement.grad == TierKind::Nvme ? totals_.grad : order.grad_home_bytes);
     add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer, shares.optimizer);
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
@@ -272,6 +299,7 @@ class Planner {
   std::uint64_t on_nvme(const MemoryPlan& plan) const {
     const HostShares shares = host_shares(plan.placement);
     return (plan.placement.param == TierKind::Nvme ? totals_.param - shares.param : 0) +
+           (plan.placement.grad == TierKind::Nvme ? totals_.grad : 0) +
            (plan.placement.optimizer == TierKind::Nvme ? totals_.optimizer - shares.optimizer : 0);
   }
 
@@ -331,6 +359,10 @@ class Planner {
       read += static_cast<std::uint64_t>(static_cast<double>(order.gathered) * on_drive);
       written += training_ ? totals_.param - shares.param : 0;
     }
+    if (plan.placement.grad == TierKind::Nvme) {
+      read += order.grads_added + totals_.grad;
+      written += order.grads_stored;
+    }
     if (plan.placement.optimizer == TierKind::Nvme) {
       read += totals_.optimizer - shares.optimizer;
       written += totals_.optimizer - shares.optimizer;
@@ -355,6 +387,7 @@ class Planner {
   const PlanRequest& request_;
   const bool training_;
   std::vector<std::uint64_t> group_bytes_;  // flat, in the group's type
+  std::vector<std::uint64_t> grad_bytes_;   // of a rank's shard at home
   std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
   Totals totals_;
   HostShares split_;
@@ -373,12 +406,12 @@ std::string budget_line(const MemoryPlan& plan) {
 
 MemoryPlan make_plan(const PlanRequest& request) {
   STRATA_EXPECTS(request.compute != nullptr, "a plan needs a model");
-  const bool wants_nvme = request.param == TierKind::Nvme || request.optimizer == TierKind::Nvme;
+  const bool wants_nvme =
+      request.param == TierKind::Nvme || request.grad == TierKind::Nvme || request.optimizer == TierKind::Nvme;
   if (wants_nvme && request.budgets[index(TierKind::Nvme)] == 0) {
     throw ConfigError(
         "placement asks for nvme, but there is no nvme tier: set strata.nvme.paths to a folder on the drive");
   }
-  if (request.grad == TierKind::Nvme) throw ConfigError("gradients can be placed on device or host, not on nvme");
   const Planner planner(request);
   if (std::optional<MemoryPlan> plan = planner.best()) return std::move(*plan);
   const MemoryPlan closest = planner.closest();

@@ -21,6 +21,7 @@ struct PlanRequest {
   DType param_type = DType::BF16;
   std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
   std::size_t micro_batches = 1;
+  bool early_updates = false;  // zero::UpdateTime::DuringBackward: gradients use few homes in turn
   // Absent: the plan chooses; never one that changes bits.
   std::optional<zero::Accumulation> accumulation;
   std::uint64_t activation_bytes = 0;        // upper bound of torch's tensors, of any mode that will run
@@ -45,8 +46,9 @@ struct MemoryPlan {
   Placement placement;
   zero::GatherAhead ahead = zero::GatherAhead::One;
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
-  DType grad_type = DType::F32;  // of gradients at home
-  std::size_t kept_graphs = 0;   // layers, counted from the loss, that do not recompute
+  DType grad_type = DType::F32;         // of gradients at home
+  std::vector<std::size_t> grad_homes;  // per group, the group whose home its gradient uses
+  std::size_t kept_graphs = 0;          // layers, counted from the loss, that do not recompute
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
   std::vector<zero::SlotClass> grad_sum_slots;  // for gradients that are summed on the device before they travel

@@ -89,6 +89,12 @@ PerTier resolve_budgets(const EngineConfig& config) {
   return budgets;
 }
 
+zero::UpdateTime update_time(const EngineConfig& config) {
+  if (!config.overlap_update) return zero::UpdateTime::AfterBackward;
+  const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update;
+  return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
+}
+
 PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets) {
   PlanRequest request;
   request.compute = parts.compute.get();
@@ -101,6 +107,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.open_micro_batch_bytes = parts.open_micro_batch_bytes;
   request.graph_bytes = parts.graph_bytes;
   request.recomputed_layers = config.recomputed_layers;
+  request.early_updates = update_time(config) == zero::UpdateTime::DuringBackward;
   if (config.accumulation != Accumulation::Auto) {
     request.accumulation =
         config.accumulation == Accumulation::Vertical ? zero::Accumulation::Vertical : zero::Accumulation::Horizontal;

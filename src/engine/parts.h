@@ -31,6 +31,9 @@ std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config);
 // and free disk. Throws: ConfigError; OutOfBudget when the budgets asked for exceed the machine.
 PerTier resolve_budgets(const EngineConfig& config);
 
+// When a run updates its groups.
+zero::UpdateTime update_time(const EngineConfig& config);
+
 PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets);
 
 }  // namespace strata::engine

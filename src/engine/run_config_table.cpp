@@ -34,9 +34,6 @@ constexpr Rule kDepth = {"must be 1 to 4096", [](double v) { return v >= 1 && v 
 constexpr Rule kPages = {"must be a positive multiple of 4096 bytes",
                          [](double v) { return v > 0 && std::fmod(v, static_cast<double>(kPageBytes)) == 0; }};
 constexpr Rule kStageThree = {"must be 3: stages 0 to 2 are not supported yet", [](double v) { return v == 3; }};
-constexpr Rule kNotNvme = {"must be device or host: gradients on nvme are not supported yet",
-                           [](double v) { return v != static_cast<double>(offload::TierKind::Nvme); }};
-
 template <class T>
 std::optional<double> number_of(const T& value) {
   if constexpr (std::same_as<T, double> || std::same_as<T, std::int64_t>) {
@@ -176,8 +173,8 @@ void add_strata(std::vector<Setting>& rows) {
   s.add("strata.budgets.nvme", "", STRATA_FIELD(strata.budgets.nvme), kNotNegative, "Drive space that may be used.");
   s.add_auto_group("strata.placement", STRATA_FIELD(strata.placement), "auto = the plan chooses all three.");
   s.add("strata.placement.param", "", STRATA_FIELD(strata.placement.param), kAny, "Home of the weights.");
-  s.add("strata.placement.grad", "", STRATA_FIELD(strata.placement.grad), kNotNvme,
-        "Home of the gradients; nvme is refused for now.");
+  s.add("strata.placement.grad", "", STRATA_FIELD(strata.placement.grad), kAny,
+        "Home of the gradients; auto takes nvme only where they fit nowhere else.");
   s.add("strata.placement.optimizer", "", STRATA_FIELD(strata.placement.optimizer), kAny,
         "Home of the optimizer's states and master weights.");
   s.add("strata.placement.shares.param.host", "", STRATA_FIELD(strata.placement.shares.param.host), kRatio,

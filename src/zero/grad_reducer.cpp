@@ -31,10 +31,12 @@ GradReducer::GradReducer(std::vector<const FlatLayout*> layouts, std::vector<Gro
       arriving_(layouts_.size()),
       complete_(layouts_.size()),
       sums_(layouts_.size()),
+      home_free_(layouts_.size()),
       staging_free_(staging != nullptr ? staging->slots() : 0) {
   STRATA_EXPECTS(options_.contributions.size() == layouts_.size(), "one contribution count per group");
   STRATA_EXPECTS(options_.summed_first.empty() || options_.summed_first.size() == layouts_.size(),
                  "one count of contributions summed on the device per group");
+  STRATA_EXPECTS(options_.homes.empty() || options_.homes.size() == layouts_.size(), "one home per group");
 }
 
 GradReducer::~GradReducer() {
@@ -94,6 +96,7 @@ void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
   const offload::ShardId id = shards_[group].grad;
   const TensorSpan home{store_.device_address(id), store_.spec(id).dtype, shard.numel};
   const bool first = received_[group] == 0;
+  if (first) streams_.comm.wait(home_free_[home_of(group)]);
   streams_.comm.launch([math = &device_math_, home, shard, first] {
     if (first) {
       math->cast(home, shard);
@@ -107,61 +110,90 @@ void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arri
   const offload::ShardId id = shards_[group].grad;
   const DType home_dtype = store_.spec(id).dtype;
   const bool first = arrival == Arrival::Overwrites;
+  const bool copied = first && home_dtype == shard.dtype;
+  const Event home_free = first ? home_free_[home_of(group)] : Event();
   counters_.to_host += shard.bytes();
+  std::vector<double>& sums = sums_[group];
+  const auto blocks = [&](std::uint32_t p) { return ceil_div(store_.range({id, p}).numel, ShardMath::kNormBlock); };
+  if (is_last(group)) {
+    std::size_t all = 0;
+    for (std::uint32_t p = 0; p < store_.pieces(id); ++p) all += blocks(p);
+    sums.assign(all, 0);
+  }
+  std::size_t block = 0;
   for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
     const offload::PieceRange range = store_.range({id, p});
     offload::Pin pin = store_.acquire({id, p}, first ? offload::Access::Write : offload::Access::ReadWrite);
+    const Event ready = pin.ready();
     const TensorSpan home{pin.bytes().data(), home_dtype, range.numel};
     const TensorSpan piece = shard.subspan(range.first, range.numel);
-    if (first && home_dtype == shard.dtype) {
-      streams_.copy_out.wait(pin.ready());
+    std::function<void()> add, sum_squares;
+    if (is_last(group)) {
+      sum_squares = [math = &host_math_, home, squares = std::span(sums).subspan(block, blocks(p))] {
+        math->block_sums_of_squares(home, squares);
+      };
+      block += blocks(p);
+    }
+    const std::size_t slot = next_staging_;
+    if (copied) {
+      streams_.copy_out.wait(home_free);
+      streams_.copy_out.wait(ready);
       streams_.copy_out.copy(home.data, piece.data, piece.bytes());
+    } else {
+      add = [math = &host_math_, home, staged = stage(piece, slot), first, ready, home_free] {
+        home_free.wait();
+        ready.wait();
+        first ? math->cast(home, staged) : math->accumulate(home, staged);
+      };
+    }
+    if (add == nullptr && sum_squares == nullptr) {
       arriving_[group].push_back(streams_.copy_out.record());
       pin.release_after(arriving_[group].back());
-    } else {
-      arriving_[group].push_back(add_on_host(home, piece, std::move(pin), arrival));
+      continue;
     }
+    arriving_[group].push_back(on_adder(std::move(pin), [add, sum_squares] {
+      if (add) add();
+      if (sum_squares) sum_squares();
+    }));
+    if (!copied) staging_free_[slot] = arriving_[group].back();
   }
 }
 
-// Copies `shard` to a staging slot and adds it to `home` on the adder's thread.
-Event GradReducer::add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, Arrival arrival) {
+// Copies `shard` to a staging slot.
+TensorSpan GradReducer::stage(TensorSpan shard, std::size_t slot) {
   STRATA_EXPECTS(staging_ != nullptr, "these gradients need staging");
-  const std::size_t slot = next_staging_;
-  next_staging_ = (next_staging_ + 1) % staging_->slots();
+  next_staging_ = (slot + 1) % staging_->slots();
   staging_free_[slot].wait();  // bounded by the additions already queued: nothing else holds the slot
   const TensorSpan staged{staging_->slot(slot).data(), shard.dtype, shard.numel};
   streams_.copy_out.copy(staged.data, shard.data, shard.bytes());
-  auto done = std::make_shared<EventSource>();
-  done->submit();
-  staging_free_[slot] = done->event();
-  auto held = std::make_shared<offload::Pin>(std::move(pin));
-  const Event added = done->event();
-  streams_.copy_out.record().then(adder_,
-                                  [math = &host_math_, home, staged, arrival, done, held](std::exception_ptr error) {
-                                    try {
-                                      if (error) std::rethrow_exception(error);
-                                      held->wait();
-                                      if (arrival == Arrival::Overwrites) {
-                                        math->cast(home, staged);
-                                      } else {
-                                        math->accumulate(home, staged);
-                                      }
-                                      held->release();
-                                      done->complete();
-                                    } catch (...) {
-                                      held->release();
-                                      done->fail(std::current_exception());
-                                    }
-                                  });
-  return added;
+  return staged;
 }
 
-// On the adder's thread, so that the caller can go on; a home on the device is summed by the stream that filled it.
+// Runs `work` on the adder's thread once what copy_out was given so far is done, then ends the pin.
+Event GradReducer::on_adder(offload::Pin pin, std::function<void()> work) {
+  auto done = std::make_shared<EventSource>();
+  done->submit();
+  const Event event = done->event();
+  auto held = std::make_shared<offload::Pin>(std::move(pin));
+  streams_.copy_out.record().then(adder_, [work = std::move(work), done, held](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+      work();
+      held->release();
+      done->complete();
+    } catch (...) {
+      held->release();
+      done->fail(std::current_exception());
+    }
+  });
+  return event;
+}
+
+// A home on the device is summed by the stream that filled it; others have been, piece by piece. Whether the sums are
+// finite is looked at on the adder's thread, so that the caller can go on.
 void GradReducer::take_statistics(std::size_t group) {
   const offload::ShardId id = shards_[group].grad;
-  std::byte* const device_home = store_.device_address(id);
-  if (device_home != nullptr) {
+  if (std::byte* const device_home = store_.device_address(id)) {
     const TensorSpan home{device_home, store_.spec(id).dtype, layouts_[group]->shard_numel()};
     sums_[group].assign(ceil_div(home.numel, ShardMath::kNormBlock), 0);
     streams_.comm.launch([this, group, home] { device_math_.block_sums_of_squares(home, sums_[group]); });
@@ -170,10 +202,10 @@ void GradReducer::take_statistics(std::size_t group) {
   auto done = std::make_shared<EventSource>();
   done->submit();
   complete_[group] = done->event();
-  when_all(arriving_[group]).then(adder_, [this, group, done, device_home](std::exception_ptr error) {
+  home_free_[home_of(group)] = complete_[group];
+  when_all(arriving_[group]).then(adder_, [this, group, done](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);
-      if (device_home == nullptr) sum_squares_on_host(group);
       const auto finite = [](double sum) { return std::isfinite(sum); };
       if (options_.not_finite == Options::NotFinite::Fails && !std::ranges::all_of(sums_[group], finite)) {
         throw DataError("the gradient of " + layouts_[group]->group().name +
@@ -188,18 +220,8 @@ void GradReducer::take_statistics(std::size_t group) {
   arriving_[group].clear();
 }
 
-void GradReducer::sum_squares_on_host(std::size_t group) {
-  const offload::ShardId id = shards_[group].grad;
-  std::vector<double>& sums = sums_[group];
-  sums.clear();
-  for (std::uint32_t p = 0; p < store_.pieces(id); ++p) {
-    const offload::PieceRange range = store_.range({id, p});
-    const offload::Pin pin = store_.acquire({id, p}, offload::Access::Read);
-    const TensorSpan values{pin.wait().data(), store_.spec(id).dtype, range.numel};
-    const std::size_t blocks = ceil_div(range.numel, ShardMath::kNormBlock);
-    sums.resize(sums.size() + blocks);
-    host_math_.block_sums_of_squares(values, std::span(sums).last(blocks));
-  }
+void GradReducer::in_use_until(std::size_t group, const Event& done) {
+  home_free_[home_of(group)] = done;
 }
 
 const Event& GradReducer::complete(std::size_t group) const {

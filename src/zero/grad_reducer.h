@@ -1,6 +1,7 @@
 // GradReducer: takes a group's flat gradient from the device to its home, summed over ranks and micro-batches.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "zero/context.h"
@@ -11,9 +12,9 @@ namespace strata::zero {
 // Contributions are added in the order in which they are reduced, in fp32 homes when there are several. They travel in
 // the group's type and are added at home, but for those that are summed on the device first (Options::summed_first):
 // that sum travels once, in fp32. Either way the same numbers are added in the same order, so the bits are the same.
-// The first contribution of a step overwrites, so homes are never zeroed. A group's sum of squares is taken as soon as
-// its last contribution is at home. Caller thread only, unless said otherwise; what is done on the host runs on
-// `adder`, in order.
+// The first contribution of a step overwrites, so homes are never zeroed. The squares of a piece are summed as soon as
+// its last contribution is there, before its page can leave. Caller thread only, unless said otherwise; what is done on
+// the host runs on `adder`, in order.
 class GradReducer {
  public:
   struct Options {
@@ -26,6 +27,8 @@ class GradReducer {
     // Whether a gradient with a value that is not finite fails its group (DataError that names it). Where updates begin
     // before all gradients are known, nothing else can stop them in time.
     enum class NotFinite : std::uint8_t { Counts, Fails } not_finite = NotFinite::Counts;
+    // Per group, the group whose home it uses (grad_homes_in_turn()); empty: each its own.
+    std::vector<std::size_t> homes = {};
   };
 
   // `staging`: slots of the store's slot size for gradients on their way to host homes; may be null when no group on a
@@ -48,6 +51,9 @@ class GradReducer {
   // Completes when the step's gradient of the group is at home and its sum of squares is known. Requires: all its
   // contributions have been reduced.
   const Event& complete(std::size_t group) const;
+  // The group's gradient is read at its home until `done` completes: the next group to use that home waits for it.
+  // Without this call it waits for complete().
+  void in_use_until(std::size_t group, const Event& done);
   // Blocks until every group is complete. Throws: the first failure; ContractViolation when a group got fewer
   // contributions than announced.
   void finish();
@@ -66,13 +72,15 @@ class GradReducer {
   std::size_t summed_first(std::size_t group) const {
     return options_.summed_first.empty() ? 1 : options_.summed_first[group];
   }
+  std::size_t home_of(std::size_t group) const { return options_.homes.empty() ? group : options_.homes[group]; }
+  bool is_last(std::size_t group) const { return received_[group] + 1 == options_.contributions[group]; }
   void to_device_home(std::size_t group, TensorSpan shard);
   void sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease);
   enum class Arrival : std::uint8_t { Overwrites, IsAdded };
   void to_host_home(std::size_t group, TensorSpan shard, Arrival arrival);
-  Event add_on_host(TensorSpan home, TensorSpan shard, offload::Pin pin, Arrival arrival);
+  TensorSpan stage(TensorSpan shard, std::size_t slot);
+  Event on_adder(offload::Pin pin, std::function<void()> work);
   void take_statistics(std::size_t group);
-  void sum_squares_on_host(std::size_t group);
 
   const std::vector<const FlatLayout*> layouts_;
   const std::vector<GroupShards> shards_;
@@ -91,7 +99,8 @@ class GradReducer {
   std::vector<std::vector<Event>> arriving_;     // per group: ends of the contributions of this step
   std::vector<Event> complete_;                  // per group
   std::vector<std::vector<double>> sums_;        // per group: of its blocks; written before complete_, read after it
-  std::vector<Event> staging_free_;              // per staging slot: when it may be overwritten
+  std::vector<Event> home_free_;                 // per group that owns a home: when it may be overwritten
+  std::vector<Event> staging_free_;              // per staging slot: likewise
   std::size_t next_staging_ = 0;
 };
 

@@ -55,9 +55,12 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
       case Action::Kind::Reshard:
         groups_[action.index].reshard();
         break;
-      case Action::Kind::Update:
-        groups_[action.index].update_until(start_update(action.index, reducer_.complete(action.index)));
+      case Action::Kind::Update: {
+        const Event updated = start_update(action.index, reducer_.complete(action.index));
+        reducer_.in_use_until(action.index, updated);
+        groups_[action.index].update_until(updated);
         break;
+      }
       case Action::Kind::Run: {
         const std::size_t m = visits[action.index].micro_batch;
         if (!open[m]) begin(m, batches[m], pass);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+#include "zero/grad_homes.h"
+
 namespace strata::zero {
 namespace {
 
@@ -133,13 +136,11 @@ offload::Lane update_lane(UpdateTime time) {
   return offload::Lane::Gathers;
 }
 
-std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
-                                                         const std::vector<GroupShards>& shards,
-                                                         const std::vector<Action>& actions,
-                                                         const std::vector<UpdateShards>* updates, UpdateSite site,
-                                                         UpdateTime time) {
+std::vector<offload::ScheduledAccess> scheduled_accesses(
+    const offload::ShardStore& store, const std::vector<GroupShards>& shards, const std::vector<Visit>& visits,
+    const std::vector<Action>& actions, const std::vector<UpdateShards>* updates, UpdateSite site, UpdateTime time) {
   std::vector<offload::ScheduledAccess> accesses;
-  for (const offload::TimedAccess& access : timed_accesses(store, shards, actions, updates, site, {}, time)) {
+  for (const offload::TimedAccess& access : timed_accesses(store, shards, visits, actions, updates, site, {}, time)) {
     accesses.push_back({access.piece, access.access, access.lane});
   }
   return accesses;
@@ -147,7 +148,7 @@ std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardSto
 
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
-                                                 const std::vector<Action>& actions,
+                                                 const std::vector<Visit>& visits, const std::vector<Action>& actions,
                                                  const std::vector<UpdateShards>* updates, UpdateSite site,
                                                  const StepSeconds& seconds, UpdateTime time) {
   std::vector<offload::TimedAccess> accesses;
@@ -166,9 +167,24 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       compute(static_cast<double>(numel) * seconds.update_seconds_per_element);
     });
   };
+  std::vector<std::vector<GradArrival>> arrivals(visits.size());
+  if (updates != nullptr) arrivals = grad_arrivals(visits, shards.size());
+  const auto add_gradients = [&](const std::vector<GradArrival>& after_visit) {
+    for (const auto& [group, access] : after_visit) {
+      const offload::ShardId grad = shards[group].grad;
+      if (store.device_address(grad) != nullptr) continue;
+      for (std::uint32_t p = 0; p < store.pieces(grad); ++p) {
+        if (store.paged({grad, p})) accesses.push_back({{grad, p}, access});
+      }
+    }
+  };
   std::size_t updated = 0;  // groups whose update has been added, where updates go in the order of the groups
   for (const Action& action : actions) {
-    if (action.kind == Action::Kind::Run && action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+    if (action.kind == Action::Kind::Run) {
+      STRATA_EXPECTS(action.index < visits.size(), "these are not the actions of these visits");
+      if (action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+      add_gradients(arrivals[action.index]);
+    }
     if (action.kind == Action::Kind::Update && updates != nullptr) add_update((*updates)[action.index]);
     if (action.kind != Action::Kind::Unshard) continue;
     // The pipeline updates the groups in their order, which is that of their first gathers.

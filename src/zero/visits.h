@@ -63,12 +63,14 @@ std::vector<std::size_t> leading_contributions(const std::vector<Visit>& visits,
 // contribute to one group (tied embeddings) in several micro-batches.
 bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches);
 
-// Pieces that the gathers of `actions` touch and those that the updates touch (null: no update), in the order in
-// which the runner and the pipeline acquire them: the schedule of one step. Updates are a lane of their own where they
-// run beside gathers: under the next forward each group's comes right before the first gather of that group, during
-// backward where `actions` (of the same `time`) say. Pieces that need no page in host memory are left out.
+// Pieces that the gathers of `actions` and the gradients of `visits` touch and those that the updates touch (null: no
+// update, and no gradients), in the order in which runner, reducer and pipeline acquire them: the schedule of one step.
+// Updates are a lane of their own where they run beside gathers: under the next forward each group's comes right before
+// the first gather of that group, during backward where `actions` (of the same `time`) say. Pieces that need no page in
+// host memory are left out.
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
+                                                         const std::vector<Visit>& visits,
                                                          const std::vector<Action>& actions,
                                                          const std::vector<UpdateShards>* updates, UpdateSite site,
                                                          UpdateTime time = UpdateTime::AfterBackward);
@@ -85,7 +87,7 @@ struct StepSeconds {
 // The same accesses with the computing that follows each: what offload::plan_look_ahead() takes.
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
-                                                 const std::vector<Action>& actions,
+                                                 const std::vector<Visit>& visits, const std::vector<Action>& actions,
                                                  const std::vector<UpdateShards>* updates, UpdateSite site,
                                                  const StepSeconds& seconds,
                                                  UpdateTime time = UpdateTime::AfterBackward);

@@ -337,7 +337,7 @@ TEST(RunConfigNotYet, WhatOtherTrainersDoIsRefusedClearly) {
   for (const char* line :
        {"fp16: true", "packing: true", "sample_packing: on", "gradient_checkpointing: false", "deepspeed: ds.json",
         "lora_r: 8", "adapter: lora", "finetuning_type: lora", "lora_target_modules: [q]", "optim: adafactor",
-        "optim: adamw_8bit", "strata: {placement: {grad: nvme}}", "strata: {optimizer_states: {moments: fp8}}",
+        "optim: adamw_8bit", "strata: {optimizer_states: {moments: fp8}}",
         "datasets: [{path: a, split: test}]"}) {
     EXPECT_THAT(refusal(line), HasSubstr("not supported yet")) << line;
   }

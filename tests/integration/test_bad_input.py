@@ -211,7 +211,6 @@ CASES = {
     "no_nvme_folder": (no_nvme_folder, USAGE, ["nvme.paths", "/nowhere/at/all"]),
     "nvme_is_a_file": (nvme_is_a_file, USAGE, ["nvme.paths", "a_file"]),
     "nvme_home_without_paths": (no_nvme_paths, USAGE, ["strata.nvme.paths"]),
-    "gradients_on_nvme": (options(strata__placement__grad="nvme"), USAGE, ["grad"]),
     "misspelt_option": (words("--learning-rat", "1e-5"), USAGE, ["learning-rat", "learning_rate"]),
     "option_twice": (words("--learning-rate", "1e-5"), USAGE, ["learning", "twice"]),
     "option_twice_by_two_names": (words("--lr", "1e-5"), USAGE, ["learning", "twice"]),

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "support/plain_math.h"
 #include "support/store_rig.h"
 #include "support/toy_compute.h"
+#include "zero/grad_homes.h"
 #include "zero/layer_runner.h"
 
 namespace strata::test {
@@ -99,9 +101,12 @@ class ToyEngine {
                           streams(), counters);
     }
     using NotFinite = zero::GradReducer::Options::NotFinite;
-    const zero::GradReducer::Options reduce{options.dtype, zero::count_contributions(visits, layouts.size()),
-                                            zero::leading_contributions(visits, layouts.size()), accumulators.get(),
-                                            during_backward() ? NotFinite::Fails : NotFinite::Counts};
+    const zero::GradReducer::Options reduce{options.dtype,
+                                            zero::count_contributions(visits, layouts.size()),
+                                            zero::leading_contributions(visits, layouts.size()),
+                                            accumulators.get(),
+                                            during_backward() ? NotFinite::Fails : NotFinite::Counts,
+                                            grad_homes()};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(
@@ -163,6 +168,19 @@ class ToyEngine {
     return all;
   }
 
+  // Per group, the group whose home its gradient uses.
+  std::vector<std::size_t> grad_homes() const {
+    std::vector<std::uint64_t> bytes;
+    for (const zero::FlatLayout& layout : compute.layouts()) {
+      bytes.push_back(layout.shard_numel() * bytes_of(toy_grad_dtype(options.dtype, options.micro_batches)));
+    }
+    if (during_backward() && options.grad_home != offload::TierKind::Nvme) {
+      return zero::grad_homes_in_turn(visits, bytes);
+    }
+    std::vector<std::size_t> own(bytes.size());
+    std::iota(own.begin(), own.end(), std::size_t{0});
+    return own;
+  }
   bool during_backward() const { return options.update_time == zero::UpdateTime::DuringBackward; }
   zero::UpdateSite site() const {
     return options.state_home == offload::TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
@@ -233,12 +251,22 @@ class ToyEngine {
     }
     share(params, options.param_host_share);
     share(states, options.state_host_share);
+    std::vector<offload::ShardId> gradients(compute.layouts().size());
+    const std::vector<std::size_t> homes = grad_homes();
+    for (const bool own : {true, false}) {
+      for (std::size_t g = 0; g < gradients.size(); ++g) {
+        if ((homes[g] == g) != own) continue;
+        offload::ShardSpec spec{compute.layouts()[g].group().name + "/grad", ShardKind::Grad,
+                                toy_grad_dtype(options.dtype, contributions[g]), compute.layouts()[g].shard_numel(),
+                                options.grad_home};
+        if (!own) spec.in_turn_with = gradients[homes[g]];
+        gradients[g] = store.add(spec);
+      }
+    }
     for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
-      const DType grad_dtype = toy_grad_dtype(options.dtype, contributions[g]);
       zero::GroupShards& shard = shards.emplace_back();
       shard.param = store.add(params[g]);
-      shard.grad = store.add({compute.layouts()[g].group().name + "/grad", ShardKind::Grad, grad_dtype,
-                              compute.layouts()[g].shard_numel(), options.grad_home});
+      shard.grad = gradients[g];
       for (std::size_t i = 0; i < kinds.size(); ++i) shard.states.push_back(store.add(states[g * kinds.size() + i]));
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
@@ -289,11 +317,12 @@ class ToyEngine {
 
   void make_schedules() {
     const auto train = zero::plan_actions(visits, options.gather_ahead, options.update_time);
-    const auto forward = zero::plan_actions(zero::forward_visits(compute), options.gather_ahead);
+    const std::vector<zero::Visit> forward_visits = zero::forward_visits(compute);
+    const auto forward = zero::plan_actions(forward_visits, options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(store, shards, train, &updates, site(), options.update_time));
+        "train", zero::scheduled_accesses(store, shards, visits, train, &updates, site(), options.update_time));
     forward_schedule = std::make_shared<offload::Schedule>(
-        "evaluate", zero::scheduled_accesses(store, shards, forward, nullptr, site()));
+        "evaluate", zero::scheduled_accesses(store, shards, forward_visits, forward, nullptr, site()));
   }
 };
 

@@ -43,12 +43,8 @@ TEST(BusyTimes, ForgetsWhatWasTaken) {
 TEST(BusyTimes, DrawsLayersAndUpdatesInRowsOfTheirOwn) {
   Trace trace;
   BusyTimes times(&trace);
-  {
-    const Stopwatch watch(times, Work::Backward, 7);
-  }
-  {
-    const Stopwatch watch(times, Work::Update, 2);
-  }
+  { const Stopwatch watch(times, Work::Backward, 7); }
+  { const Stopwatch watch(times, Work::Update, 2); }
   const std::vector<Trace::Span> spans = trace.spans();
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[0].name, "backward 7");

@@ -119,7 +119,7 @@ TEST(OptimizerPipeline, TheFewestSlotsSufficeForTheLargestUpdateWhileReadingAhea
                                *stream, thread, counters, busy);
     const std::vector<UpdateShards> updates = {shards};
     rig.store.set_schedule(std::make_shared<offload::Schedule>(
-        "train", scheduled_accesses(rig.store, {}, {}, &updates, UpdateSite::Host)));
+        "train", scheduled_accesses(rig.store, {}, {}, {}, &updates, UpdateSite::Host)));
     for (int step = 0; step < 4; ++step) pipeline.step({});
     EXPECT_EQ(rig.store.stats().off_schedule, 0U);
     EXPECT_GT(busy.take().of(Work::Update), 0);

@@ -154,6 +154,8 @@ void for_each_placement(Fn&& fn) {
   for (const TierKind param : kAll) {
     for (const TierKind states : kAll) {
       for (const TierKind grad : {TierKind::Device, TierKind::Host}) fn(param, states, grad);
+      // A gradient on the drive meets the others' pages in the same pool, wherever those are from.
+      if (param == states) fn(param, states, TierKind::Nvme);
     }
   }
 }
@@ -290,6 +292,43 @@ TEST_P(Placement, TrainsTheSameBitsWhileUpdatesRunUnderTheNextForward) {
 
 TEST_P(Placement, TrainsTheSameBitsWhenEachUpdateRunsAsSoonAsItsGradientIsComplete) {
   expect_same_bits_with_updates(GetParam(), UpdateTime::DuringBackward);
+}
+
+// With enough layers that a third gradient comes to a home before the step ends.
+TEST(Placement, TrainsTheSameBitsWhenGradientsUseTwoHomesInTurn) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const std::size_t micro_batches : {1, 2}) {
+      const Training training{dtype, micro_batches, HostDeviceOptions::Mode::Normal, Accumulation::Vertical};
+      Reference reference(dtype, 4, micro_batches, training.head());
+      for (int i = 0; i < 2; ++i) (void)reference.step();
+      const Snapshot expected = reference.snapshot();
+      for (const auto mode : {HostDeviceOptions::Mode::Normal, HostDeviceOptions::Mode::Adversarial}) {
+        for (const TierKind states : kAll) {
+          for (const TierKind grad : {TierKind::Device, TierKind::Host}) {
+            const ToyOptions options{.param_home = TierKind::Nvme,
+                                     .state_home = states,
+                                     .grad_home = grad,
+                                     .dtype = dtype,
+                                     .blocks = 4,
+                                     .micro_batches = micro_batches,
+                                     .accumulation = Accumulation::Vertical,
+                                     .head = training.head(),
+                                     .slots = 9,
+                                     .look_ahead_pages = 3,
+                                     .update_time = UpdateTime::DuringBackward,
+                                     .device = {.mode = mode, .seed = 7}};
+            SCOPED_TRACE(describe(options));
+            const test::Watchdog watchdog(describe(options));
+            ToyEngine engine(options);
+            const std::vector<std::size_t> homes = engine.grad_homes();
+            EXPECT_EQ(std::set(homes.begin(), homes.end()).size(), 2U);
+            for (int i = 0; i < 2; ++i) (void)engine.step();
+            expect_same(engine.snapshot(), expected);
+          }
+        }
+      }
+    }
+  }
 }
 
 // A tied table gets the head's contributions first and then the embedding's: one order, wherever shards live.

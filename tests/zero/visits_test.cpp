@@ -238,8 +238,8 @@ TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
   }
   const std::vector<Visit> visits = {{0, 1, Direction::Backward, {1}, {1}}, {0, 0, Direction::Backward, {0}, {0}}};
   const auto time = UpdateTime::DuringBackward;
-  const auto list = scheduled_accesses(rig.store, shards, plan_actions(visits, GatherAhead::None, time), &updates,
-                                       UpdateSite::Host, time);
+  const auto list = scheduled_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time),
+                                       &updates, UpdateSite::Host, time);
   std::vector<std::pair<std::uint32_t, offload::Lane>> order;
   for (const offload::ScheduledAccess& access : list) order.emplace_back(access.piece.shard.index, access.lane);
   const std::uint32_t first = shards[0].param.index;
@@ -253,7 +253,7 @@ TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
 TEST(ScheduledAccesses, AreWhatTheStoreSeesForEveryPlacement) {
   for (const TierKind param : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
     for (const TierKind states : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
-      for (const TierKind grad : {TierKind::Device, TierKind::Host}) {
+      for (const TierKind grad : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
         for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
           for (const std::size_t micro_batches : {1, 3}) {
             SCOPED_TRACE(std::string(name_of(param)) + " " + std::string(name_of(states)) + " " +
@@ -288,7 +288,7 @@ TEST(ScheduledAccesses, OfAnUpdateAreOneAccessPerPieceInTheOrderOfTheWalk) {
   const offload::ShardId master = rig.add(numel, TierKind::Nvme, DType::F32);
   const std::vector<UpdateShards> updates = {{param, offload::Access::Write, grad, {master}}};
   const auto list =
-      scheduled_accesses(rig.store, {{param, grad, {master}}}, {{Kind::Unshard, 0}}, &updates, UpdateSite::Host);
+      scheduled_accesses(rig.store, {{param, grad, {master}}}, {}, {{Kind::Unshard, 0}}, &updates, UpdateSite::Host);
   using offload::Access;
   const std::vector<std::pair<offload::PieceId, Access>> expected = {
       {{param, 0}, Access::Read},       {{param, 1}, Access::Read},       {{param, 0}, Access::Write},
@@ -314,7 +314,7 @@ TEST(TimedAccesses, ComputingFollowsTheAccessesThatItNeeds) {
     updates.push_back({param, offload::Access::Write, grad, {master}});
   }
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Backward, {1}, {}}};
-  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), &updates,
+  const auto list = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), &updates,
                                    UpdateSite::Host, {.visits = {5, 7}, .update_seconds_per_element = 0.5});
   // Gather, compute; gather, compute; then per group a page of the parameter and two of the state, each with its chunk.
   std::vector<double> seconds;
@@ -328,8 +328,8 @@ TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
   const offload::ShardId on_drive = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
   const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
-  const auto list = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::One), nullptr, UpdateSite::Host,
-                                   {.visits = {5, 7}});
+  const auto list = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), nullptr,
+                                   UpdateSite::Host, {.visits = {5, 7}});
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].seconds, 12);
 }
