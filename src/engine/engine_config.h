@@ -54,7 +54,7 @@ struct EngineConfig {
 
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
   std::optional<std::uint64_t> device_budget, host_budget, nvme_budget;
-  // Homes; absent: chosen from the budgets. Gradients live on device or host.
+  // Homes; absent: chosen from the budgets, gradients on nvme only where they fit nowhere else.
   std::optional<offload::TierKind> param_home, grad_home, optimizer_home;
   // Shares of the bytes that stay in host memory although the home is nvme: 0 to 1.
   double param_host_share = 0, optimizer_host_share = 0;

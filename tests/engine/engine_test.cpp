@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -37,7 +38,9 @@ constexpr Homes kHomes[] = {kAllDevice,
                             {TierKind::Device, TierKind::Host, TierKind::Nvme},
                             {TierKind::Nvme, TierKind::Device, TierKind::Device},
                             {TierKind::Host, TierKind::Device, TierKind::Nvme},
-                            {TierKind::Nvme, TierKind::Host, TierKind::Host}};
+                            {TierKind::Nvme, TierKind::Host, TierKind::Host},
+                            {TierKind::Nvme, TierKind::Nvme, TierKind::Nvme},
+                            {TierKind::Host, TierKind::Nvme, TierKind::Device}};
 
 class EngineTest : public testing::Test {
  protected:
@@ -51,7 +54,7 @@ class EngineTest : public testing::Test {
     config.param_home = homes.param;
     config.grad_home = homes.grad;
     config.optimizer_home = homes.optimizer;
-    if (homes.param == TierKind::Nvme || homes.optimizer == TierKind::Nvme) {
+    if (homes.param == TierKind::Nvme || homes.grad == TierKind::Nvme || homes.optimizer == TierKind::Nvme) {
       std::filesystem::create_directories(swap());
       config.nvme_paths = {swap()};
       config.nvme_budget = std::uint64_t{64} << 20;
@@ -139,8 +142,10 @@ TEST_F(EngineTest, TakesTheRatesOfATunedDriveForTheIdeal) {
   before == nullptr ? ::unsetenv("STRATA_DRIVE_PROFILES") : ::setenv("STRATA_DRIVE_PROFILES", restored.c_str(), 1);
   ASSERT_TRUE(step.ideal_seconds.has_value());
   EXPECT_TRUE(step.binding_link.starts_with("nvme ")) << step.binding_link;
+  // A drive counts what is complete, the step what was asked for: at both ends the pages may be on their way.
+  const MemoryPlan& plan = engine->memory_plan();
   EXPECT_NEAR(*step.ideal_seconds, static_cast<double>(step.nvme_read + step.nvme_written) / 1e6,
-              0.01 * *step.ideal_seconds);
+              static_cast<double>(plan.slots * plan.slot_bytes) / 1e6);
 }
 
 TEST_F(EngineTest, WithoutADriveComputeIsTheBindingResource) {
@@ -337,23 +342,23 @@ TEST_F(EngineTest, SkipsAStepWhoseGradientIsNotFinite) {
 TEST_F(EngineTest, TrainsToTheSameBitsWheneverItsUpdatesRun) {
   std::vector<EngineConfig> configs;
   std::vector<std::string> names;
-  const auto add = [&](const Homes& homes, const std::string& name) -> EngineConfig& {
+  const auto add = [&](const Homes& homes, const std::string& name, const std::function<void(EngineConfig&)>& change) {
     EngineConfig one = config(homes);
     one.adamw.max_grad_norm = 0;
     one.micro_batches = 2;
+    change(one);
     configs.push_back(squeezed(one));
     names.push_back(homes.text() + " " + name);
-    return configs.back();
   };
-  add(kAllDevice, "after backward").overlap_update = false;
+  add(kAllDevice, "after backward", [](EngineConfig& one) { one.overlap_update = false; });
   for (const Homes& homes : kHomes) {
-    add(homes, "during backward");
-    EngineConfig& late = add(homes, "during backward, late streams");
-    late.adversarial_streams = true;
-    late.accumulation = Accumulation::Vertical;
-    late.device_budget = std::uint64_t{64} << 20;
+    add(homes, "during backward", [](EngineConfig&) {});
+    add(homes, "during backward, late streams", [](EngineConfig& late) {
+      late.adversarial_streams = true;
+      late.accumulation = Accumulation::Vertical;
+    });
   }
-  add(kAllNvme, "delayed").delay_update = true;
+  add(kAllNvme, "delayed", [](EngineConfig& one) { one.delay_update = true; });
   expect_equal_bits(configs, names);
 }
 

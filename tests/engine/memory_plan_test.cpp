@@ -164,7 +164,7 @@ TEST(MemoryPlan, LeavesNoFeasiblePlacementThatMovesLess) {
 
 TEST(MemoryPlan, HonoursTheHomesThatWereAskedFor) {
   for (const TierKind param : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
-    for (const TierKind grad : {TierKind::Device, TierKind::Host}) {
+    for (const TierKind grad : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
       for (const TierKind optimizer : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
         PlanRequest request = training_request({1_GiB, 1_GiB, 1_GiB});
         request.param = param;
@@ -292,10 +292,52 @@ TEST(MemoryPlan, RefusesADriveThatIsNotThere) {
   EXPECT_THROW(make_plan(request), ConfigError);
 }
 
-TEST(MemoryPlan, RefusesGradientsOnADrive) {
+// Bytes of a row on one tier; 0 where there is no such row.
+std::uint64_t row_bytes(const MemoryPlan& plan, const std::string& what, TierKind tier) {
+  for (const PlanRow& row : plan.rows) {
+    if (row.what == what) return row.bytes[static_cast<std::size_t>(tier)];
+  }
+  return 0;
+}
+
+TEST(MemoryPlan, GradientsGoToTheDriveOnlyWhereMemoryForcesThem) {
   PlanRequest request = training_request({1_GiB, 1_GiB, 1_GiB});
+  request.param = request.optimizer = TierKind::Nvme;
+  request.slot_bytes = 256 << 10;
+  request.recomputed_layers = 1000;
+  const MemoryPlan roomy = make_plan(request);
+  EXPECT_NE(roomy.placement.grad, TierKind::Nvme);
   request.grad = TierKind::Nvme;
-  EXPECT_THROW(make_plan(request), ConfigError);
+  const MemoryPlan asked = make_plan(request);
+  EXPECT_EQ(asked.placement.grad, TierKind::Nvme);
+  const std::uint64_t grads = row_bytes(asked, "gradients", TierKind::Nvme);
+  ASSERT_GT(grads, 0U);
+  // The least that does without a home for them in memory, and nothing to spare for one.
+  request.budgets = {asked.need[0], asked.need[1] - (asked.slots - asked.pins_at_once) * asked.slot_bytes, 1_GiB};
+  ASSERT_LT(request.budgets[1], grads);
+  request.grad = std::nullopt;
+  const MemoryPlan forced = make_plan(request);
+  EXPECT_EQ(forced.placement.grad, TierKind::Nvme) << to_table(forced);
+  EXPECT_GT(forced.nvme_written_per_step, grads);
+}
+
+TEST(MemoryPlan, GradientsThatAreUpdatedEarlyNeedTwoHomes) {
+  PlanRequest request = training_request({1_GiB, 1_GiB, 1_GiB});
+  request.grad = TierKind::Host;
+  const MemoryPlan all = make_plan(request);
+  EXPECT_TRUE(all.grad_homes.empty());
+  request.early_updates = true;
+  const MemoryPlan two = make_plan(request);
+  const std::vector<zero::FlatLayout>& layouts = request.compute->layouts();
+  ASSERT_EQ(two.grad_homes.size(), layouts.size());
+  std::uint64_t owned = 0;
+  for (std::size_t g = 0; g < layouts.size(); ++g) {
+    if (two.grad_homes[g] == g) owned += layouts[g].shard_numel() * bytes_of(two.grad_type);
+  }
+  EXPECT_EQ(row_bytes(two, "gradients", TierKind::Host), owned);
+  EXPECT_LT(owned, row_bytes(all, "gradients", TierKind::Host));
+  request.grad = TierKind::Nvme;
+  EXPECT_TRUE(make_plan(request).grad_homes.empty()) << "pages of two shards cannot share a home";
 }
 
 TEST(MemoryPlan, HasNoGradientsAndNoStatesWithoutTraining) {

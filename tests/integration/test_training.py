@@ -159,6 +159,8 @@ OTHER_HOMES = {
     "param_device_grad_device_optimizer_host": small_host("device", "device", "host"),
     "one_adam_thread": {**small_host(*ALL_NVME), "strata.adam_threads": 1},
     "two_adam_threads": {**small_host("device", "host", "host"), "strata.adam_threads": 2},
+    "gradients_on_nvme": small_host("nvme", "nvme", "nvme"),
+    "gradients_alone_on_nvme": small_host("host", "nvme", "device"),
     "threads_backend": {
         **small_host("nvme", "device", "nvme"), "strata.nvme.backend": "threads", "strata.io_threads": 3
     },
