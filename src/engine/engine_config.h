@@ -19,8 +19,9 @@ namespace strata::engine {
 enum class Compute : std::uint8_t { Auto, ParamType, Fp32 };
 enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
 
-// Order of several micro-batches (zero::Accumulation). With tied embeddings the two orders differ in the last bits, so
-// there Auto is horizontal; else it is vertical where that moves fewer bytes and fits.
+// Order of several micro-batches (zero::Accumulation). With tied embeddings, and where gradients are not added in fp32,
+// the two orders differ in the last bits, so there Auto is horizontal; else it is vertical where that moves fewer bytes
+// and fits.
 enum class Accumulation : std::uint8_t { Auto, Horizontal, Vertical };
 
 struct AdamWConfig {
@@ -46,6 +47,8 @@ struct EngineConfig {
   std::int64_t max_tokens = 512;
   std::int64_t micro_batches = 1;
   Accumulation accumulation = Accumulation::Auto;
+  // Whether gradients of several micro-batches are added in fp32; else in param_type, in half the memory. Changes bits.
+  bool accumulate_in_fp32 = true;
   // Layers whose activations are computed again in backward instead of kept; at most all but the first and the last.
   // Absent: those that do not fit. Changes no bit.
   std::optional<std::uint64_t> recomputed_layers;

@@ -58,6 +58,7 @@ EngineConfig engine_config(const RunConfig& run) {
   config.max_tokens = run.max_seq_length;
   config.micro_batches = run.gradient_accumulation_steps;
   config.accumulation = accumulation_of(run.strata.accumulation);
+  config.accumulate_in_fp32 = run.strata.accumulate_in_fp32;
   if (const AutoCount& layers = run.strata.recompute.layers) {
     config.recomputed_layers = static_cast<std::uint64_t>(*layers);
   }

@@ -75,7 +75,7 @@ class Planner {
       }
     }
     split_ = split_classes();
-    const bool either = !request.accumulation && training_ && request.micro_batches > 1 &&
+    const bool either = !request.accumulation && training_ && request.micro_batches > 1 && grad_type() == DType::F32 &&
                         zero::same_sums_vertically(*request.compute, request.micro_batches);
     orders_.push_back(order_of(request.accumulation.value_or(zero::Accumulation::Horizontal)));
     if (either) orders_.push_back(order_of(zero::Accumulation::Vertical));
@@ -132,7 +132,9 @@ class Planner {
     return std::move(best->plan);
   }
 
-  DType grad_type() const { return request_.micro_batches > 1 ? DType::F32 : request_.param_type; }
+  DType grad_type() const {
+    return request_.micro_batches > 1 && request_.accumulate_in_fp32 ? DType::F32 : request_.param_type;
+  }
 
   Order order_of(zero::Accumulation accumulation) const {
     const zero::LayerCompute& compute = *request_.compute;
@@ -148,7 +150,7 @@ class Planner {
     const std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
     for (std::size_t g = 0; g < all.size(); ++g) {
       order.grads_sent +=
-          first[g] > 1 ? sum_bytes_[g] + (all[g] - first[g]) * group_bytes_[g] : all[g] * group_bytes_[g];
+          first[g] > 1 ? grad_bytes_[g] + (all[g] - first[g]) * group_bytes_[g] : all[g] * group_bytes_[g];
       order.sums_on_device |= first[g] > 1;
       order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
     }
@@ -235,8 +237,9 @@ class Planner {
       plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
     }
     if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
-    if (placement.grad != TierKind::Device) {
-      if (order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
+    if (placement.grad != TierKind::Device && order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
+    // A home on the device holds the sum itself, unless it is narrower than the sum.
+    if (placement.grad != TierKind::Device || grad_type() != DType::F32) {
       if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
     }
     if (training_ && placement.optimizer == TierKind::Device &&

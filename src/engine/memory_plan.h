@@ -21,7 +21,8 @@ struct PlanRequest {
   DType param_type = DType::BF16;
   std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
   std::size_t micro_batches = 1;
-  bool early_updates = false;  // zero::UpdateTime::DuringBackward: gradients use few homes in turn
+  bool accumulate_in_fp32 = true;  // several micro-batches; false: in param_type
+  bool early_updates = false;      // zero::UpdateTime::DuringBackward: gradients use few homes in turn
   // Absent: the plan chooses; never one that changes bits.
   std::optional<zero::Accumulation> accumulation;
   std::uint64_t activation_bytes = 0;        // upper bound of torch's tensors, of any mode that will run

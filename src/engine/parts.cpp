@@ -103,6 +103,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
     request.states = state_specs(config.optimizer, config.param_type);
   }
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
+  request.accumulate_in_fp32 = config.accumulate_in_fp32;
   request.activation_bytes = parts.activation_bytes;
   request.open_micro_batch_bytes = parts.open_micro_batch_bytes;
   request.graph_bytes = parts.graph_bytes;

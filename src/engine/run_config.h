@@ -99,7 +99,8 @@ struct StrataConfig {
   } optimizer_states;
   ComputeChoice compute = ComputeChoice::Auto;  // type in which the host multiplies matrices
   AccumulationChoice accumulation = AccumulationChoice::Auto;
-  std::int64_t loss_chunk = 256;  // tokens of one piece of the logits
+  bool accumulate_in_fp32 = true;  // gradients of several micro-batches
+  std::int64_t loss_chunk = 256;   // tokens of one piece of the logits
   RecomputeChoice recompute;
   bool delay_update = false;      // updates wait for all gradients, as with clipping
   AutoBytes prefetch;             // bytes fetched ahead of their use

@@ -208,6 +208,9 @@ void add_strata(std::vector<Setting>& rows) {
         "Order of several micro-batches: vertical = all of them through a layer before the next, which gathers weights "
         "twice a step; auto = that, where it moves less, fits and changes no bit (with tied embeddings it would).");
   s.add(
+      "strata.accumulate_in_fp32", "", STRATA_FIELD(strata.accumulate_in_fp32), kAny,
+      "Gradients of several micro-batches are added in fp32; false = in the type of the weights, in half the memory.");
+  s.add(
       "strata.recompute", "", STRATA_FIELD(strata.recompute), kAny,
       "Layers whose activations are computed again in backward: all, none, or how many (the first ones); auto = those "
       "that do not fit the device budget.");

@@ -59,18 +59,24 @@ void GradReducer::reduce(std::size_t group, const DeviceSlots::Lease& lease) {
   comm_.reduce_scatter(streams_.comm, full);
   const std::size_t shard_numel = layouts_[group]->shard_numel();
   const TensorSpan shard = full.subspan(comm_.rank() * shard_numel, shard_numel);
-  if (store_.device_address(shards_[group].grad) != nullptr) {
-    to_device_home(group, shard);
-    arriving_[group].push_back(streams_.comm.record());
-    slots_.release(lease, arriving_[group].back());
-  } else if (summed_first(group) > 1 && received_[group] < summed_first(group)) {
+  const Arrival arrival = received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded;
+  if (sums_on_device(group)) {
     sum_on_device(group, shard, lease);
+  } else if (on_device(group)) {
+    to_device_home(group, shard, arrival);
+    slots_.release(lease, streams_.comm.record());
   } else {
     streams_.copy_out.wait(streams_.comm.record());
-    to_host_home(group, shard, received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded);
+    to_host_home(group, shard, arrival);
     slots_.release(lease, streams_.copy_out.record());
   }
   if (++received_[group] == options_.contributions[group]) take_statistics(group);
+}
+
+// A home on the device holds the sum itself, unless it is narrower than the sum.
+bool GradReducer::sums_on_device(std::size_t group) const {
+  const bool home_sums = on_device(group) && store_.spec(shards_[group].grad).dtype == DType::F32;
+  return !home_sums && summed_first(group) > 1 && received_[group] < summed_first(group);
 }
 
 void GradReducer::sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease) {
@@ -85,25 +91,33 @@ void GradReducer::sum_on_device(std::size_t group, TensorSpan shard, const Devic
   streams_.comm.launch([math = &device_math_, total, shard, first] {
     first ? math->cast(total, shard) : math->accumulate(total, shard);
   });
-  slots_.release(lease, streams_.comm.record());
-  if (received_[group] + 1 < summed_first(group)) return;
+  if (received_[group] + 1 < summed_first(group)) {
+    slots_.release(lease, streams_.comm.record());
+    return;
+  }
+  if (on_device(group)) {
+    to_device_home(group, total, Arrival::Overwrites);
+    slots_.release(lease, streams_.comm.record());
+    options_.accumulators->release(sum, streams_.comm.record());
+    return;
+  }
+  // It travels in the home's type; `shard` itself is done with.
+  const bool narrow = store_.spec(shards_[group].grad).dtype != DType::F32;
+  if (narrow) streams_.comm.launch([math = &device_math_, total, shard] { math->cast(shard, total); });
   streams_.copy_out.wait(streams_.comm.record());
-  to_host_home(group, total, Arrival::Overwrites);
+  to_host_home(group, narrow ? shard : total, Arrival::Overwrites);
+  slots_.release(lease, streams_.copy_out.record());
   options_.accumulators->release(sum, streams_.copy_out.record());
 }
 
-void GradReducer::to_device_home(std::size_t group, TensorSpan shard) {
+void GradReducer::to_device_home(std::size_t group, TensorSpan shard, Arrival arrival) {
   const offload::ShardId id = shards_[group].grad;
   const TensorSpan home{store_.device_address(id), store_.spec(id).dtype, shard.numel};
-  const bool first = received_[group] == 0;
+  const bool first = arrival == Arrival::Overwrites;
   if (first) streams_.comm.wait(home_free_[home_of(group)]);
-  streams_.comm.launch([math = &device_math_, home, shard, first] {
-    if (first) {
-      math->cast(home, shard);
-    } else {
-      math->accumulate(home, shard);
-    }
-  });
+  streams_.comm.launch(
+      [math = &device_math_, home, shard, first] { first ? math->cast(home, shard) : math->accumulate(home, shard); });
+  arriving_[group].push_back(streams_.comm.record());
 }
 
 void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arrival) {

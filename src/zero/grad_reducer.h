@@ -9,19 +9,20 @@
 
 namespace strata::zero {
 
-// Contributions are added in the order in which they are reduced, in fp32 homes when there are several. They travel in
-// the group's type and are added at home, but for those that are summed on the device first (Options::summed_first):
-// that sum travels once, in fp32. Either way the same numbers are added in the same order, so the bits are the same.
-// The first contribution of a step overwrites, so homes are never zeroed. The squares of a piece are summed as soon as
-// its last contribution is there, before its page can leave. Caller thread only, unless said otherwise; what is done on
-// the host runs on `adder`, in order.
+// Contributions are added in the order in which they are reduced. They travel in the group's type and are added at
+// home, but for those that are summed on the device first (Options::summed_first): that sum is made in fp32 and travels
+// once, in the home's type. With homes in fp32 the same numbers are added in the same order either way, so the bits are
+// the same; a narrower home rounds after each addition there, but once for such a sum. The first contribution of a step
+// overwrites, so homes are never zeroed. The squares of a piece are summed as soon as its last contribution is there,
+// before its page can leave. Caller thread only, unless said otherwise; what is done on the host runs on `adder`, in
+// order.
 class GradReducer {
  public:
   struct Options {
     DType grad_dtype = DType::F32;           // of the flat gradients on the device: the group's type
     std::vector<std::size_t> contributions;  // per group and step: micro-batches times the layers that name it
-    // Of those the first ones that make one sum on the device before they travel to a host home
-    // (leading_contributions()); empty: 1 each, which travels as it is.
+    // Of those the first ones that make one sum on the device before they go to their home (leading_contributions());
+    // empty: 1 each, which goes as it is.
     std::vector<std::size_t> summed_first = {};
     DeviceSlots* accumulators = nullptr;  // for these sums: a rank's shard in fp32; null when there are none
     // Whether a gradient with a value that is not finite fails its group (DataError that names it). Where updates begin
@@ -65,7 +66,7 @@ class GradReducer {
   // Whether a host home needs staging for this number of contributions, the first `summed_first` summed on the device.
   static bool needs_staging(DType device_dtype, DType home_dtype, std::size_t contributions,
                             std::size_t summed_first = 1) {
-    return (summed_first > 1 ? DType::F32 : device_dtype) != home_dtype || contributions > summed_first;
+    return contributions > summed_first || (summed_first <= 1 && device_dtype != home_dtype);
   }
 
  private:
@@ -74,9 +75,11 @@ class GradReducer {
   }
   std::size_t home_of(std::size_t group) const { return options_.homes.empty() ? group : options_.homes[group]; }
   bool is_last(std::size_t group) const { return received_[group] + 1 == options_.contributions[group]; }
-  void to_device_home(std::size_t group, TensorSpan shard);
+  bool on_device(std::size_t group) const { return store_.device_address(shards_[group].grad) != nullptr; }
+  bool sums_on_device(std::size_t group) const;
   void sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease);
   enum class Arrival : std::uint8_t { Overwrites, IsAdded };
+  void to_device_home(std::size_t group, TensorSpan shard, Arrival arrival);
   void to_host_home(std::size_t group, TensorSpan shard, Arrival arrival);
   TensorSpan stage(TensorSpan shard, std::size_t slot);
   Event on_adder(offload::Pin pin, std::function<void()> work);

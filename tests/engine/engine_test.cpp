@@ -200,6 +200,28 @@ TEST_F(EngineTest, TrainsToTheSameBitsInFp32WithTiedEmbeddingsAndMicroBatches) {
   expect_equal_bits(configs, names);
 }
 
+TEST_F(EngineTest, GradientsAddedInTheTypeOfTheWeightsAreTheSameWhereverTheyLive) {
+  for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+    std::vector<EngineConfig> configs;
+    std::vector<std::string> names;
+    for (const Homes& homes : kHomes) {
+      EngineConfig one = config(homes);
+      one.micro_batches = 3;
+      one.accumulation = accumulation;
+      one.accumulate_in_fp32 = false;
+      configs.push_back(squeezed(one));
+      names.push_back(homes.text());
+    }
+    expect_equal_bits(configs, names);
+  }
+  // Half the memory is what it is for.
+  EngineConfig one = config(kAllHost);
+  one.micro_batches = 3;
+  EXPECT_EQ(Engine::plan(one).grad_type, DType::F32);
+  one.accumulate_in_fp32 = false;
+  EXPECT_EQ(Engine::plan(one).grad_type, one.param_type);
+}
+
 TEST_F(EngineTest, TrainsToTheSameBitsWhenAllMicroBatchesPassALayerTogether) {
   std::vector<EngineConfig> configs;
   std::vector<std::string> names;
