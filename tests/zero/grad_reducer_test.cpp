@@ -117,15 +117,15 @@ TEST_P(EachGradHome, ContributionsSummedOnTheDeviceArriveAsTheirSumAndLaterOnesA
 }
 
 TEST_P(EachGradHome, InANarrowHomeEveryAdditionRoundsButForThoseOfTheDevice) {
-  // 1/512 of a value is lost beside it in bf16, four times; their sum in fp32 is not.
+  // 1/512 of a value is lost beside it in bf16, eight times; their sum in fp32 is not.
   for (const bool on_device : {false, true}) {
-    Rig rig(GetParam(), DType::BF16, DType::BF16, 5, /*with_staging=*/true, HostDeviceOptions::Mode::Adversarial,
-            kSlotBytes, /*summed_first=*/on_device ? 5 : 1);
+    Rig rig(GetParam(), DType::BF16, DType::BF16, 9, /*with_staging=*/true, HostDeviceOptions::Mode::Adversarial,
+            kSlotBytes, /*summed_first=*/on_device ? 9 : 1);
     for (int step = 0; step < 2; ++step) {
       rig.contribute(1);
-      for (int i = 0; i < 4; ++i) rig.contribute(1.0F / 512);
+      for (int i = 0; i < 8; ++i) rig.contribute(1.0F / 512);
       rig.reducer.finish();
-      rig.expect_home(on_device ? 1 + 4.0F / 512 : 1);
+      rig.expect_home(on_device ? 1 + 8.0F / 512 : 1);
     }
   }
 }
