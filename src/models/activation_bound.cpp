@@ -46,20 +46,20 @@ class Moments {
   std::uint64_t largest() const {
     return std::max({swiglu_product(), swiglu_projections(), attention(), rotary(), qkv_projections(), head_chunk(),
                      head_norm(), embedding()}) +
-           ids() + row_statistics() + kSmallTensors;
+           ids() + row_statistics() + norm_weights() + kSmallTensors;
   }
   // All that a block's backward reads: up to the product inside SwiGLU four inner tensors, and every weight's fp32
   // copy.
   std::uint64_t graph() const {
     return first_half_saved() + second_norm_saved() + 4 * inner() + upcast_ * (qkv_weights() + q_ * h_ + 3 * h_ * i_) +
-           row_statistics() + kSmallTensors;
+           row_statistics() + norm_weights() + kSmallTensors;
   }
   // An input per layer but the first; while it waits in the middle of backward, fewer inputs and one gradient.
   std::uint64_t open_micro_batch() const { return (layers_ + 1) * hidden() + ids() + kOpenTensors; }
 
  private:
   static constexpr std::uint64_t kWide = 4;  // bytes of fp32
-  // Vectors of weights, statistics of a row, headers and rounding of the allocator: about 200 tensors.
+  // Statistics of a row, headers and rounding of the allocator: about 200 tensors.
   static constexpr std::uint64_t kSmallTensors = 24 << 10;
   static constexpr std::uint64_t kOpenTensors = 2 << 10;        // rounding of the allocator, per micro-batch
   static constexpr std::uint64_t kAttentionProduct = 96 << 10;  // measured: 49 KiB for the smallest product
@@ -78,6 +78,11 @@ class Moments {
   std::uint64_t row_statistics() const {
     const std::int64_t heads = config_.qk_norm ? config_.num_attention_heads + config_.num_key_value_heads : 0;
     return n_ * static_cast<std::uint64_t>(6 + heads) * kWide;
+  }
+  // A norm multiplies by an fp32 copy of its weight, which its backward reads; the last one stands for the gradients.
+  std::uint64_t norm_weights() const {
+    const auto heads = static_cast<std::uint64_t>(config_.qk_norm ? 2 * config_.head_dim : 0);
+    return (3 * h_ + heads) * kWide;
   }
   std::uint64_t hidden() const { return n_ * h_ * act_; }
   // What a norm over `width` elements per position keeps: normalized values, and an fp32 copy of a narrow input.

@@ -38,13 +38,16 @@ std::vector<Shape> shapes() {
   hf::ModelConfig qwen3 = sized(64, 172, 1003, 2);
   qwen3.qk_norm = true;
   qwen3.head_dim = 48;
+  hf::ModelConfig wide = sized(16384, 16, 11, 3);
+  wide.head_dim = 8;
   return {{"activations dominate", sized(64, 172, 101, 4), 4, 256},
           {"many layers", sized(64, 96, 101, 12), 2, 128},
           {"block weights dominate", sized(256, 688, 101, 1), 1, 16},
           {"head dominates", sized(64, 64, 8009, 1), 1, 300},
           {"long text", sized(32, 64, 101, 1), 1, 1024},
           {"window", window, 2, 200},
-          {"norms of q and k", qwen3, 2, 150}};
+          {"norms of q and k", qwen3, 2, 150},
+          {"wide vectors, few positions", wide, 1, 8}};
 }
 
 double measured_over_bound(const Shape& shape, DecoderOptions options) {
