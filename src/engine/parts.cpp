@@ -91,7 +91,8 @@ PerTier resolve_budgets(const EngineConfig& config) {
 
 zero::UpdateTime update_time(const EngineConfig& config) {
   if (!config.overlap_update) return zero::UpdateTime::AfterBackward;
-  const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update;
+  // One overflow anywhere skips the whole step, so a loss scale needs all gradients first, as clipping does.
+  const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update && !config.loss_scale;
   return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
 }
 
