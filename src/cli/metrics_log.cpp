@@ -50,6 +50,7 @@ std::string to_json_line(const engine::StepReport& report) {
                {"peak_bytes", to_json(report.peak_bytes)},
                {"rss_bytes", report.rss_bytes},
                {"skipped_steps", report.skipped_steps}};
+  if (report.loss_scale) line["loss_scale"] = *report.loss_scale;
   if (report.tflops) line["tflops"] = finite(*report.tflops);
   if (report.ideal_seconds) {
     line["ideal_seconds"] = finite(*report.ideal_seconds);

@@ -108,6 +108,7 @@ std::vector<Part> parts_of(const engine::StepReport& report, std::optional<doubl
          fixed(100 * *report.ideal_seconds / report.step_seconds, 0) + "%" + (drive ? " nvme" : " compute")});
   }
   parts.push_back({4, "stall", fixed(100 * report.stall_fraction(), 0) + "%"});
+  if (report.loss_scale) parts.push_back({9, "scale", significant(*report.loss_scale, 6)});
   if (report.skipped_steps > 0) parts.push_back({2, "skipped", std::to_string(report.skipped_steps)});
   if (eta_seconds) parts.push_back({2, "eta", clock(*eta_seconds)});
   return parts;

@@ -104,14 +104,18 @@ void write_manifest(const fs::path& folder, const Engine& engine, const TrainerS
     files.push_back(
         {{"name", file.filename().string()}, {"bytes", fs::file_size(file)}, {"xxh3_64", checksum_of(file)}});
   }
-  const json manifest{{"format", "strata-checkpoint"},
-                      {"version", kVersion},
-                      {"step", state.run.step},
-                      {"skipped", state.run.skipped},
-                      {"sampler", {{"epoch", state.sampler.epoch}, {"position", state.sampler.position}}},
-                      {"seed", state.seed},
-                      {"numerics", numerics_of(engine)},
-                      {"files", files}};
+  json manifest{{"format", "strata-checkpoint"},
+                {"version", kVersion},
+                {"step", state.run.step},
+                {"skipped", state.run.skipped},
+                {"sampler", {{"epoch", state.sampler.epoch}, {"position", state.sampler.position}}},
+                {"seed", state.seed},
+                {"numerics", numerics_of(engine)},
+                {"files", files}};
+  const LossScaleState& loss_scale = state.run.loss_scale;
+  if (loss_scale.scale > 0) {
+    manifest["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};
+  }
   write_text(folder / kManifest, manifest.dump(2));
 }
 
@@ -230,6 +234,9 @@ TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
   try {
     state.run.step = manifest.at("step").get<std::int64_t>();
     state.run.skipped = manifest.at("skipped").get<std::int64_t>();
+    if (const auto scale = manifest.find("loss_scale"); scale != manifest.end()) {
+      state.run.loss_scale = {scale->at("scale").get<double>(), scale->at("good_steps").get<std::int64_t>()};
+    }
     state.sampler.epoch = manifest.at("sampler").at("epoch").get<std::uint64_t>();
     state.sampler.position = manifest.at("sampler").at("position").get<std::uint64_t>();
     state.seed = manifest.at("seed").get<std::uint64_t>();

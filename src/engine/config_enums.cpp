@@ -33,7 +33,7 @@ constexpr std::array kReportTos = {Named{"none", ReportTo::None}, Named{"jsonl",
 constexpr std::array kSaveStrategies = {Named{"no", SaveStrategy::No}, Named{"steps", SaveStrategy::Steps}};
 constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
-                                  Named{"fp32", ComputeChoice::Fp32}};
+                                  Named{"fp16", ComputeChoice::Fp16}, Named{"fp32", ComputeChoice::Fp32}};
 constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
                                        Named{"horizontal", AccumulationChoice::Horizontal},
                                        Named{"vertical", AccumulationChoice::Vertical}};
@@ -80,7 +80,7 @@ EnumTable<DeviceChoice> table_of(DeviceChoice) {
   return {kDevices, " cuda "};
 }
 EnumTable<ComputeChoice> table_of(ComputeChoice) {
-  return {kComputes, " fp16 "};
+  return {kComputes, ""};
 }
 EnumTable<AccumulationChoice> table_of(AccumulationChoice) {
   return {kAccumulations, ""};

@@ -45,7 +45,8 @@ std::uint64_t Engine::Impl::parameters() const {
 }
 
 std::string Engine::Impl::compute_name() const {
-  return parts.chosen == Compute::Fp32 || config.param_type == DType::F32 ? "fp32" : "bf16";
+  if (parts.chosen == Compute::Fp32 || config.param_type == DType::F32) return "fp32";
+  return config.param_type == DType::F16 ? "fp16" : "bf16";
 }
 
 std::string Engine::Impl::description() const {

@@ -22,6 +22,7 @@ struct StepSummary {
   double loss = 0;          // sum of token losses / target tokens of the step
   std::int64_t tokens = 0;  // target tokens
   double grad_norm = 0;     // of the mean gradient, before clipping
+  double loss_scale = 0;    // that this step used; 0: none
   bool skipped = false;     // a gradient was not finite (or nothing was to be learnt): no bit of any state changed
   // Since the step before ended. Where updates run under the next forward (EngineConfig::overlap_update), this and all
   // below hold the update of the step before instead of this one's; where they run during backward, what was done of it
@@ -52,6 +53,7 @@ struct EvalSummary {
 struct RunState {
   std::int64_t step = 0;  // updates done, skipped ones excluded: Adam's bias correction counts these
   std::int64_t skipped = 0;
+  LossScaleState loss_scale = {};
 };
 
 // One thread. After a failure every later call throws the first cause. Destruction frees every tier and removes what
@@ -66,9 +68,9 @@ class Engine {
   ~Engine();
 
   // Forward, backward and update of one global batch. Throws: DataError when a gradient is not finite and updates have
-  // begun (EngineConfig::delay_update), and the engine is of no more use. May return before the update has ended;
-  // whatever needs its result waits for it, and the next call throws what it failed with. Requires:
-  // micro_batches.size() == config.micro_batches.
+  // begun (EngineConfig::delay_update), or the loss scale would fall below its minimum; the engine is of no more use.
+  // May return before the update has ended; whatever needs its result waits for it, and the next call throws what it
+  // failed with. Requires: micro_batches.size() == config.micro_batches.
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
   // Blocks until the update that may still run has ended. The next step's times and bytes begin here.
   void wait();
@@ -83,7 +85,7 @@ class Engine {
   const MemoryPlan& memory_plan() const;
   const hf::ModelConfig& model_config() const;
   const EngineConfig& config() const;
-  // The type in which products run: "fp32" or "bf16".
+  // The type in which products run: "fp32", "bf16" or "fp16".
   std::string compute_name() const;
   std::uint64_t parameters() const;
   // High-water marks of what the engine allocated, per tier.

@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/optimizer_config.h"
 #include "core/trace.h"
+#include "engine/loss_scale.h"
 #include "offload/tier.h"
 
 namespace strata::engine {
@@ -38,7 +39,7 @@ struct EngineConfig {
   // Weights drawn from `seed` (normal, 0.02; norms 1) instead of read: for training from scratch and for benchmarks.
   bool random_weights = false;
   bool training = true;            // false: no gradients and no optimizer states (evaluation, generation)
-  DType param_type = DType::BF16;  // BF16 with fp32 master, or F32
+  DType param_type = DType::BF16;  // BF16 or F16 with fp32 master, or F32
   Compute compute = Compute::Auto;
   std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits
 
@@ -53,6 +54,9 @@ struct EngineConfig {
   // Absent: those that do not fit. Changes no bit.
   std::optional<std::uint64_t> recomputed_layers;
   AdamWConfig adamw;
+  // For fp16: gradients of the scaled loss. Changes bits; a scale that is a power of two only where a 16-bit gradient
+  // over- or underflows.
+  std::optional<LossScaleConfig> loss_scale;
   OptimizerConfig optimizer;  // which one, and how its states are stored; changes bits but for an exact master
 
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
@@ -68,9 +72,9 @@ struct EngineConfig {
   std::optional<std::uint64_t> slot_bytes, look_ahead_bytes;
   bool nvme_checksums = false;
   // Updates run beside forward and backward; each layer's next forward waits for its own. Without clipping they begin
-  // during backward, each as soon as its gradient is complete; with clipping, or `delay_update`, under the next
-  // forward. Changes no bit. A step whose gradient is not finite is skipped, but where updates begin during backward it
-  // throws DataError and ends the run: later layers are updated by then.
+  // during backward, each as soon as its gradient is complete; with clipping, a loss scale or `delay_update`, under the
+  // next forward. Changes no bit. A step whose gradient is not finite is skipped, but where updates begin during
+  // backward it throws DataError and ends the run: later layers are updated by then.
   bool overlap_update = true;
   bool delay_update = false;
   Trace* trace = nullptr;  // gets compute, updates and every drive request; must outlive the engine; null = none

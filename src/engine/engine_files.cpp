@@ -55,6 +55,14 @@ void check_tied_head(const hf::TensorCatalog& catalog, std::span<std::byte> buff
   }
 }
 
+// One element of a parameter in a checkpoint, for a message. Ranges of a reader begin at multiples of 256.
+float stored_value(StateReader& reader, const zero::ParamDecl& param, std::uint64_t element) {
+  std::vector<float> values(element % 256 + 1);
+  reader.param(param, element - (values.size() - 1),
+               {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
+  return values.back();
+}
+
 }  // namespace
 
 std::vector<Engine::Impl::Named> Engine::Impl::all_params() const {
@@ -136,8 +144,15 @@ void Engine::Impl::load_weights() {
     catalog = checked_catalog();
     if (parts.config.tie_word_embeddings) check_tied_head(*catalog, file_buffer_.span());
     source = [&](const Named& named, std::uint64_t first, TensorSpan destination) {
-      read_converted(*catalog, *catalog->find(decl(named).name), first, destination,
-                     file_buffer_.span().first(file_buffer_.bytes() / 2), host_math_);
+      const hf::TensorInfo& tensor = *catalog->find(decl(named).name);
+      const std::span<std::byte> buffer = file_buffer_.span().first(file_buffer_.bytes() / 2);
+      read_converted(*catalog, tensor, first, destination, buffer, host_math_);
+      require_finite_fp16(tensor.file.string() + ": " + decl(named).name, first, destination, [&](std::size_t i) {
+        float value = 0;
+        const TensorSpan one{reinterpret_cast<std::byte*>(&value), DType::F32, 1};
+        read_converted(*catalog, tensor, first + i, one, buffer, host_math_);
+        return value;
+      });
     };
   }
   for (std::size_t g = 0; g < shards_.size(); ++g) fill_from(source, shards_[g].param, g, 1);
@@ -272,9 +287,13 @@ void Engine::Impl::load_states(const std::filesystem::path& folder, const RunSta
   const hf::TensorCatalog catalog = hf::TensorCatalog::open_file(folder / kStatesFile);
   StateReader reader(catalog, config.optimizer.kind, *pool_, host_math_, file_buffer_.span());
   for (std::size_t g = 0; g < shards_.size(); ++g) {
-    fill_from([&](const Named& named, std::uint64_t first,
-                  TensorSpan destination) { reader.param(decl(named), first, destination); },
-              shards_[g].param, g, 1);
+    fill_from(
+        [&](const Named& named, std::uint64_t first, TensorSpan destination) {
+          reader.param(decl(named), first, destination);
+          require_finite_fp16((folder / kStatesFile).string() + ": " + decl(named).name, first, destination,
+                              [&](std::size_t i) { return stored_value(reader, decl(named), first + i); });
+        },
+        shards_[g].param, g, 1);
     for (std::size_t s = 0; s < states_.size(); ++s) {
       fill_from([&](const Named& named, std::uint64_t first,
                     TensorSpan destination) { reader.state(states_[s], decl(named), first, destination); },
@@ -282,6 +301,7 @@ void Engine::Impl::load_states(const std::filesystem::path& folder, const RunSta
     }
   }
   state = run_state;
+  state.loss_scale = resumed_loss_scale(config.loss_scale, run_state.loss_scale);
 }
 
 std::vector<float> Engine::Impl::parameter(const std::string& name) {

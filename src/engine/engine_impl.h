@@ -64,7 +64,7 @@ class Engine::Impl {
   const EngineConfig config;
   ModelParts parts;
   const MemoryPlan plan;
-  RunState state;
+  RunState state{.loss_scale = resumed_loss_scale(config.loss_scale, {})};
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -109,7 +109,8 @@ class Engine::Impl {
   void copy_param(const Named& named, std::uint64_t first, TensorSpan destination);
   TensorSpan scratch(std::size_t part, DType dtype, std::size_t numel) const;
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
-  void start_update(double grad_norm, double tokens, double learning_rate);
+  // `divisor`: what the stored gradients are of the mean gradient.
+  void start_update(double grad_norm, double divisor, double learning_rate);
   // Times and bytes since the last call.
   void measure(StepSummary& summary);
   void add_traffic(StepSummary& summary);

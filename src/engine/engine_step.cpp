@@ -91,11 +91,15 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   }
   // Gradients are sums; the one scale of the step is known before forward, over all ranks.
   comm_.all_reduce_sum({&tokens, 1});
+  summary.loss_scale = state.loss_scale.scale;
+  const double seed = gradient_seed(state.loss_scale, tokens);
+  for (zero::BatchView& view : views) view.loss_scale = seed;
   const zero::LossSum loss = run_micro_batches(views, learning_rate, tokens);
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
-  summary.grad_norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / tokens : 0;
+  const double divisor = tokens * seed;
+  summary.grad_norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / divisor : 0;
   summary.skipped = !(tokens > 0) || !std::isfinite(summary.grad_norm);
   const zero::UpdateTime time = update_time();
   if (summary.skipped || time != zero::UpdateTime::DuringBackward) settle();  // long done, as above
@@ -104,12 +108,16 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   if (summary.skipped) {
     ++state.skipped;
   } else {
-    if (time != zero::UpdateTime::DuringBackward) start_update(summary.grad_norm, tokens, learning_rate);
+    if (time != zero::UpdateTime::DuringBackward) start_update(summary.grad_norm, divisor, learning_rate);
     ++state.step;
     if (time == zero::UpdateTime::AfterBackward) settle();
   }
   if (time != zero::UpdateTime::UnderForward) measure(summary);
   if (summary.skipped) use_schedule(Mode::None);  // the next step begins at the schedule's beginning
+  if (config.loss_scale && tokens > 0) {
+    state.loss_scale = summary.skipped ? after_overflow(*config.loss_scale, state.loss_scale)
+                                       : after_good_step(*config.loss_scale, state.loss_scale);
+  }
   // The first step warms up; after the second one the plan of the pages can use what was measured.
   if (nvme_store_ && ++steps_measured_ == 2) {
     measured_ = summary;
@@ -117,11 +125,11 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   return summary;
 }
 
-void Engine::Impl::start_update(double grad_norm, double tokens, double learning_rate) {
+void Engine::Impl::start_update(double grad_norm, double divisor, double learning_rate) {
   // As torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
   const double max_norm = config.adamw.max_grad_norm;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (grad_norm + 1e-6)) : 1.0;
-  updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / tokens)));
+  updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / divisor)));
   for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
 }
 

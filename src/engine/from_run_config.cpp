@@ -8,6 +8,7 @@ Compute compute_of(ComputeChoice choice) {
     case ComputeChoice::Auto:
       return Compute::Auto;
     case ComputeChoice::Bf16:
+    case ComputeChoice::Fp16:
       return Compute::ParamType;
     case ComputeChoice::Fp32:
       return Compute::Fp32;
@@ -51,7 +52,10 @@ IoBackend backend_of(IoBackendChoice choice) {
 EngineConfig engine_config(const RunConfig& run) {
   EngineConfig config;
   config.model = run.model_name_or_path;
-  config.param_type = run.bf16 ? DType::BF16 : DType::F32;
+  config.param_type = run.fp16 ? DType::F16 : run.bf16 ? DType::BF16 : DType::F32;
+  if (run.fp16) {
+    config.loss_scale = {run.loss_scale, run.initial_loss_scale, run.min_loss_scale, run.loss_scale_window};
+  }
   config.compute = compute_of(run.strata.compute);
   config.loss_chunk_tokens = run.strata.loss_chunk;
   config.batch_size = run.per_device_train_batch_size;

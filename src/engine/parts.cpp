@@ -25,7 +25,7 @@ constexpr double kUpcastPays = 1.5;
 Compute choose_compute(const EngineConfig& config) {
   if (config.param_type == DType::F32) return Compute::ParamType;
   if (config.compute != Compute::Auto) return config.compute;
-  return zero::fp32_over_bf16_speed() >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
+  return zero::fp32_speed_over(config.param_type) >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
 }
 
 std::uint64_t free_on_drives(const EngineConfig& config) {
@@ -46,7 +46,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
   }
   parts.chosen = choose_compute(config);
   models::DecoderOptions options;
-  options.group_type = config.param_type == DType::F32 ? at::kFloat : at::kBFloat16;
+  options.group_type = zero::torch_type(config.param_type);
   options.compute = parts.chosen == Compute::Fp32 ? models::DecoderOptions::Compute::Fp32
                                                   : models::DecoderOptions::Compute::GroupType;
   options.loss_chunk_tokens = config.loss_chunk_tokens;
@@ -91,7 +91,8 @@ PerTier resolve_budgets(const EngineConfig& config) {
 
 zero::UpdateTime update_time(const EngineConfig& config) {
   if (!config.overlap_update) return zero::UpdateTime::AfterBackward;
-  const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update;
+  // One overflow anywhere skips the whole step, so a loss scale needs all gradients first, as clipping does.
+  const bool early = !(config.adamw.max_grad_norm > 0) && !config.delay_update && !config.loss_scale;
   return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
 }
 

@@ -53,8 +53,11 @@ void random_weights(const std::string& name, std::uint64_t seed, std::uint64_t f
       case DType::BF16:
         destination.as<std::uint16_t>()[i] = float_to_bf16(value);
         break;
+      case DType::F16:
+        destination.as<std::uint16_t>()[i] = float_to_half(value);
+        break;
       default:
-        contract_violation("F32 or BF16", "random weights in another type", __FILE__, __LINE__);
+        contract_violation("F32, BF16 or F16", "random weights in another type", __FILE__, __LINE__);
     }
   }
 }

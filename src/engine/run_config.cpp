@@ -262,6 +262,35 @@ class Parser {
     }
   }
 
+  // fp16 turns off the default of bf16, not what was written.
+  void check_types() {
+    if (config_.fp16 && config_.bf16) {
+      if (origins_.contains("bf16")) {
+        problems_.push_back(origin_of("fp16") + "fp16: true and bf16: true exclude each other (bf16 is at " +
+                            origins_.at("bf16") + "); keep one");
+      }
+      config_.bf16 = false;
+    }
+    if (config_.strata.optimizer_states.master == MasterEncoding::Remainder && !config_.bf16) {
+      problems_.push_back(origin_of("strata.optimizer_states.master") +
+                          "strata.optimizer_states.master: remainder completes a bf16 weight; with " +
+                          (config_.fp16 ? "fp16: true" : "bf16: false") + " there is none");
+    }
+    const ComputeChoice compute = config_.strata.compute;
+    if ((compute == ComputeChoice::Bf16 && config_.fp16) || (compute == ComputeChoice::Fp16 && !config_.fp16)) {
+      problems_.push_back(origin_of("strata.compute") + "strata.compute: " + write_value(compute) +
+                          " is not the type of the weights, nor fp32");
+    }
+    if (config_.loss_scale > 0 && !config_.fp16) {
+      problems_.push_back(origin_of("loss_scale") + "loss_scale needs fp16: true; other types train without one");
+    }
+    if (config_.initial_loss_scale < config_.min_loss_scale) {
+      problems_.push_back(origin_of("initial_loss_scale") + "initial_loss_scale " +
+                          write_value(config_.initial_loss_scale) + " is below min_loss_scale " +
+                          write_value(config_.min_loss_scale));
+    }
+  }
+
   void check_combinations() {
     const std::int64_t micro = config_.per_device_train_batch_size;
     const std::int64_t accumulation = config_.gradient_accumulation_steps;
@@ -274,11 +303,7 @@ class Parser {
                           std::to_string(micro) + " x gradient_accumulation_steps " + std::to_string(accumulation) +
                           " x " + std::to_string(source_.world_size) + " ranks");
     }
-    if (config_.strata.optimizer_states.master == MasterEncoding::Remainder && !config_.bf16) {
-      problems_.push_back(
-          origin_of("strata.optimizer_states.master") +
-          "strata.optimizer_states.master: remainder completes a bf16 weight; with bf16: false there is none");
-    }
+    check_types();
     check_split("param", config_.strata.placement.shares.param, config_.strata.placement.param);
     check_split("optimizer", config_.strata.placement.shares.optimizer, config_.strata.placement.optimizer);
     if (config_.val_size > 0 && !config_.val_datasets.empty()) {

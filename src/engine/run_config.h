@@ -35,7 +35,7 @@ struct ResumeConfig {
 enum class ReportTo : std::uint8_t { None, Jsonl };
 enum class SaveStrategy : std::uint8_t { No, Steps };
 enum class DeviceChoice : std::uint8_t { Auto, Host };
-enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp32 };
+enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp16, Fp32 };
 enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 
@@ -139,7 +139,14 @@ struct RunConfig {
   LrKind lr_scheduler_type = LrKind::Linear;
   double warmup_ratio = 0;
   std::int64_t warmup_steps = 0;  // wins over warmup_ratio where > 0
-  bool bf16 = true;               // false: fp32 weights
+  // Type of the weights; at most one is true, with neither they are fp32.
+  bool bf16 = true;
+  bool fp16 = false;
+  // Only with fp16; see LossScaleConfig.
+  double loss_scale = 0;  // 0 = dynamic
+  double initial_loss_scale = 65536;
+  double min_loss_scale = 1;
+  std::int64_t loss_scale_window = 2000;
   std::int64_t logging_steps = 1;
   SaveStrategy save_strategy = SaveStrategy::Steps;  // No: neither checkpoints nor the model
   std::int64_t save_steps = 500;                     // 0 = at the end only

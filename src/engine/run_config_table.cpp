@@ -10,6 +10,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "engine/config_values.h"
+#include "engine/loss_scale.h"
 
 namespace strata::engine {
 namespace {
@@ -31,6 +32,10 @@ constexpr Rule kShareOrCount = {"must be a share below 1 or a whole number of sa
                                 [](double v) { return v >= 0 && (v < 1 || std::trunc(v) == v); }};
 constexpr Rule kThreads = {"must be 0 (auto) to 1024", [](double v) { return v >= 0 && v <= 1024; }};
 constexpr Rule kDepth = {"must be 1 to 4096", [](double v) { return v >= 1 && v <= 4096; }};
+constexpr Rule kLossScale = {"must be greater than 0 and at most 2^64",
+                             [](double v) { return v > 0 && v <= kLargestLossScale; }};
+constexpr Rule kLossScaleOrOff = {"must be 0 (dynamic), or greater than 0 and at most 2^64",
+                                  [](double v) { return v >= 0 && v <= kLargestLossScale; }};
 constexpr Rule kPages = {"must be a positive multiple of 4096 bytes",
                          [](double v) { return v > 0 && std::fmod(v, static_cast<double>(kPageBytes)) == 0; }};
 constexpr Rule kStageThree = {"must be 3: stages 0 to 2 are not supported yet", [](double v) { return v == 3; }};
@@ -142,7 +147,21 @@ void add_optimizer(std::vector<Setting>& rows) {
   s.add("adam_epsilon", "", STRATA_FIELD(adam_epsilon), kPositive, "Added to the root of the second moment.");
   s.add("max_grad_norm", "gradient_clipping", STRATA_FIELD(max_grad_norm), kNotNegative,
         "Gradients are scaled down to this global norm; 0 = off.");
-  s.add("bf16", "", STRATA_FIELD(bf16), kAny, "Weights and gradients in bfloat16 with fp32 masters; false = all fp32.");
+  s.add("bf16", "", STRATA_FIELD(bf16), kAny,
+        "Weights and gradients in bfloat16 with fp32 masters; false = all fp32, unless fp16 is true.");
+  s.add(
+      "fp16", "", STRATA_FIELD(fp16), kAny,
+      "Weights and gradients in half precision with fp32 masters, and a scaled loss; turns off bf16, whose default is "
+      "on.");
+  s.add("loss_scale", "", STRATA_FIELD(loss_scale), kLossScaleOrOff,
+        "What fp16 multiplies the loss with in backward; 0 = dynamic: halved at an overflow, which skips the step, and "
+        "doubled after loss_scale_window steps without one.");
+  s.add("initial_loss_scale", "init_scale", STRATA_FIELD(initial_loss_scale), kLossScale,
+        "The dynamic scale of the first step.");
+  s.add("min_loss_scale", "", STRATA_FIELD(min_loss_scale), kLossScale,
+        "A run that would need a smaller dynamic scale ends with an error.");
+  s.add("loss_scale_window", "growth_interval", STRATA_FIELD(loss_scale_window), kAtLeastOne,
+        "Steps in a row without an overflow before the dynamic scale doubles.");
 }
 
 void add_output(std::vector<Setting>& rows) {
@@ -215,7 +234,8 @@ void add_strata(std::vector<Setting>& rows) {
       "Layers whose activations are computed again in backward: all, none, or how many (the first ones); auto = those "
       "that do not fit the device budget.");
   s.add("strata.delay_update", "", STRATA_FIELD(strata.delay_update), kAny,
-        "Without clipping updates begin during backward, and a gradient that is not finite ends the run; true = they "
+        "Without clipping and fp16 updates begin during backward, and a gradient that is not finite ends the run; true "
+        "= they "
         "wait for all gradients, as with clipping, and such a step is skipped. The same bits either way.");
   s.add("strata.prefetch", "", STRATA_FIELD(strata.prefetch), kNotNegative, "Bytes fetched ahead of their use.");
   s.add("strata.slot_size", "", STRATA_FIELD(strata.slot_size), kPages, "Bytes of one staging slot.");
@@ -247,7 +267,6 @@ std::vector<Setting> run_config_settings() {
 std::vector<FixedKey> run_config_fixed_keys() {
   constexpr std::string_view kNoLora = "leave it out: all parameters are trained";
   return {
-      {"fp16", "", "false no off", "use bf16: true"},
       {"packing", "sample_packing", "false no off", "set it to false"},
       {"gradient_checkpointing", "", "true yes on",
        "set it to true; strata.recompute: all is the same, auto recomputes only what does not fit"},

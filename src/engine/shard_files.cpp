@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -61,6 +62,21 @@ void read_converted(const hf::TensorCatalog& catalog, const hf::TensorInfo& tens
     catalog.read(tensor, (first + done) * element, raw);
     math.cast(destination.subspan(done, n), {raw.data(), tensor.dtype, n});
   });
+}
+
+void require_finite_fp16(const std::string& name, std::uint64_t first, TensorSpan values,
+                         const std::function<float(std::size_t)>& original) {
+  if (values.dtype != DType::F16) return;
+  const std::uint16_t* const begin = values.as<std::uint16_t>();
+  const std::uint16_t* const end = begin + values.numel;
+  const std::uint16_t* const bad =
+      std::find_if(begin, end, [](std::uint16_t half) { return (half & 0x7c00) == 0x7c00; });
+  if (bad == end) return;
+  const auto at = static_cast<std::size_t>(bad - begin);
+  std::ostringstream text;
+  text << name << ": element " << first + at << " is " << original(at)
+       << ", which fp16 cannot hold (it ends at 65504): train with bf16: true instead of fp16: true";
+  throw DataError(text.str());
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

@@ -42,6 +42,12 @@ void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::
 void read_converted(const hf::TensorCatalog& catalog, const hf::TensorInfo& tensor, std::uint64_t first,
                     TensorSpan destination, std::span<std::byte> buffer, ShardMath& math);
 
+// Passes over values that are finite; other types than fp16 are not looked at. `original(i)`: values[i] before it was
+// converted. Throws: DataError with `name`, the element's number in the tensor, where values[0] is number `first`, and
+// what it was.
+void require_finite_fp16(const std::string& name, std::uint64_t first, TensorSpan values,
+                         const std::function<float(std::size_t)>& original);
+
 // The shape of a tensor as "[49152, 576]".
 std::string shape_text(std::span<const std::int64_t> shape);
 

@@ -48,6 +48,7 @@ struct StepReport {
   TierBytes limit_bytes;  // the budgets; 0 = none
   std::uint64_t rss_bytes = 0;
   std::uint64_t skipped_steps = 0;       // since the start: updates left out because of a gradient that is not finite
+  std::optional<double> loss_scale;      // that this update used; absent: none
   std::optional<double> tflops;          // model floating-point operations per second / 1e12
   std::optional<double> ideal_seconds;   // the step time of the busiest link alone
   std::string binding_link;              // which link that is; empty = unknown

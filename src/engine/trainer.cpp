@@ -104,6 +104,7 @@ StepReport Trainer::report(const StepSummary& summary, double learning_rate, std
   const PerTier& budgets = engine_.memory_plan().budgets;
   report.limit_bytes = {budgets[0], budgets[1], budgets[2]};
   report.rss_bytes = resident_bytes();
+  if (summary.loss_scale > 0) report.loss_scale = summary.loss_scale;
   report.skipped_steps = static_cast<std::uint64_t>(engine_.state().skipped);
   // 6 operations per parameter and token (forward 2, backward 4), recomputation not counted.
   report.tflops =

@@ -7,8 +7,9 @@
 namespace strata::models {
 namespace {
 
-// torch leaves 16-bit products to oneDNN where the processor has AVX-512; elsewhere (ARM) the scratch is assumed.
-bool onednn_multiplies_bf16() {
+// torch leaves bf16 products to oneDNN where the processor has AVX-512, fp16 ones where it has AVX-512-FP16 or AMX;
+// elsewhere (ARM), and for fp16 as for bf16, the scratch is assumed.
+bool onednn_multiplies_16_bits() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #else
@@ -41,7 +42,7 @@ class Moments {
         act_(c10::elementSize(compute_type(options))),
         grad_(c10::elementSize(options.group_type)),
         upcast_(act_ != grad_ ? kWide : 0),
-        onednn_products_(act_ != kWide && onednn_multiplies_bf16()) {}
+        onednn_products_(act_ != kWide && onednn_multiplies_16_bits()) {}
 
   std::uint64_t largest() const {
     return std::max({swiglu_product(), swiglu_projections(), attention(), rotary(), qkv_projections(), head_chunk(),

@@ -16,8 +16,9 @@ namespace {
 using Want = zero::LossLayer::Want;
 
 // Token losses of one chunk, [n, 1] fp32, zero where there is no label. Overwrites `logits` [n, V] with
-// d(loss)/d(logits) when gradients are wanted. In place throughout: [n, V] is the largest tensor of a step.
-at::Tensor softmax_cross_entropy_(at::Tensor& logits, const at::Tensor& labels, Want want) {
+// d(loss_scale * loss)/d(logits) when gradients are wanted. In place throughout: [n, V] is the largest tensor of a
+// step.
+at::Tensor softmax_cross_entropy_(at::Tensor& logits, const at::Tensor& labels, Want want, double loss_scale) {
   const at::Tensor labelled = labels.ne(kIgnoredLabel).unsqueeze(1);
   const at::Tensor index = labels.clamp_min(0).unsqueeze(1);
   const at::Tensor at_label = logits.gather(1, index);
@@ -26,8 +27,8 @@ at::Tensor softmax_cross_entropy_(at::Tensor& logits, const at::Tensor& labels, 
   const at::Tensor sum = logits.sum(1, /*keepdim=*/true);
   const at::Tensor losses = (sum.log() + largest - at_label).masked_fill_(labelled.logical_not(), 0);
   if (want == Want::LossAndGrads) {
-    // softmax - onehot
-    logits.div_(sum).scatter_add_(1, index, sum.new_full({1, 1}, -1.0).expand_as(index));
+    // loss_scale * (softmax - onehot), without a pass of its own for the scale.
+    logits.div_(sum / loss_scale).scatter_add_(1, index, sum.new_full({1, 1}, -loss_scale).expand_as(index));
     logits.masked_fill_(labelled.logical_not(), 0);
   }
   return losses;
@@ -53,7 +54,7 @@ void accumulate_weight_gradient(at::Tensor& accumulator, const at::Tensor& gradi
 }  // namespace
 
 CrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                   std::int64_t chunk, Want want) {
+                                   std::int64_t chunk, Want want, double loss_scale) {
   STRATA_EXPECTS(chunk > 0, "the loss chunk must hold at least one position");
   const c10::AutoGradMode no_grad(false);
   CrossEntropy result;
@@ -69,7 +70,7 @@ CrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& w
     if (labelled == 0) continue;
     const at::Tensor chunk_hidden = hidden.narrow(0, first, n);
     at::Tensor logits = at::mm(chunk_hidden, weight.t()).to(at::kFloat);
-    const at::Tensor losses = softmax_cross_entropy_(logits, chunk_labels, want);
+    const at::Tensor losses = softmax_cross_entropy_(logits, chunk_labels, want, loss_scale);
     result.loss_sum = add_in_position_order(losses, result.loss_sum);
     result.tokens += labelled;
     if (want == Want::Loss) continue;

@@ -22,8 +22,8 @@ void check(const hf::ModelConfig& config, const DecoderOptions& options) {
     throw DataError("num_attention_heads " + std::to_string(config.num_attention_heads) +
                     " is not a multiple of num_key_value_heads " + std::to_string(config.num_key_value_heads));
   }
-  if (options.group_type != at::kFloat && options.group_type != at::kBFloat16) {
-    throw ConfigError("weights of a decoder are gathered in fp32 or bf16, not in another type");
+  if (options.group_type != at::kFloat && options.group_type != at::kBFloat16 && options.group_type != at::kHalf) {
+    throw ConfigError("weights of a decoder are gathered in fp32, bf16 or fp16, not in another type");
   }
   if (options.loss_chunk_tokens <= 0) {
     throw ConfigError("the loss chunk is " + std::to_string(options.loss_chunk_tokens) +

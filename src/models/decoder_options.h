@@ -12,7 +12,7 @@ struct DecoderOptions {
   // fp32: for hosts whose 16-bit matrix products are slower than fp32 ones.
   enum class Compute : std::uint8_t { GroupType, Fp32 };
 
-  at::ScalarType group_type = at::kFloat;  // of gathered weights: kFloat or kBFloat16
+  at::ScalarType group_type = at::kFloat;  // of gathered weights: kFloat, kBFloat16 or kHalf
   Compute compute = Compute::GroupType;
   std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits
 };

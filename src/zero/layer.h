@@ -16,9 +16,9 @@ namespace strata::zero {
 
 // What compute reads beside weights. B = sequences, T = tokens of each (right-padded), both of this micro-batch.
 struct MicroBatch {
-  at::Tensor tokens;  // [B, T] int64
-  at::Tensor
-      labels;  // [B, T] int64: the token that position t must predict (already shifted), -100 where no loss is taken
+  at::Tensor tokens;      // [B, T] int64
+  at::Tensor labels;      // [B, T] int64: what position t must predict (already shifted), -100 where no loss is taken
+  double loss_scale = 1;  // gradients are of loss_scale * loss_sum
 };
 
 // Parameters of one layer, in the order of Layer::groups() and of each group's params. They view gathered memory in the
@@ -55,8 +55,8 @@ class LossLayer : public Layer {
   struct Result {
     double loss_sum = 0;                  // sum of token losses over unmasked positions
     std::int64_t tokens = 0;              // unmasked positions
-    at::Tensor grad_hidden;               // [B, T, H]: d(loss_sum)/d(hidden); undefined unless gradients were asked for
-    std::vector<at::Tensor> grad_params;  // d(loss_sum)/d(param), fp32 or the group's type; empty unless asked for
+    at::Tensor grad_hidden;               // [B, T, H]: d(loss_scale * loss_sum)/d(hidden); undefined unless asked for
+    std::vector<at::Tensor> grad_params;  // d(loss_scale * loss_sum)/d(param), fp32 or the group's type; likewise
   };
   enum class Want : std::uint8_t { Loss, LossAndGrads };
   virtual Result loss(const MicroBatch& batch, const at::Tensor& hidden, LayerParams params, Want want) = 0;

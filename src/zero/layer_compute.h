@@ -26,6 +26,7 @@ struct BatchView {
   std::int64_t tokens_each = 0;          // T
   std::span<const std::int64_t> tokens;  // [B, T]
   std::span<const std::int64_t> labels;  // [B, T], -100 where no loss is taken; empty for Generate
+  double loss_scale = 1;                 // Train: gradients are of loss_scale * loss_sum; loss() is without it
 };
 
 enum class Pass : std::uint8_t { Train, Evaluate, Generate };
@@ -59,7 +60,8 @@ class LayerCompute {
   virtual void forward(std::size_t micro_batch, std::size_t layer) = 0;
   // Train, descending from the last layer: recomputes the layer (unless its graph was kept) and differentiates it; for
   // the last layer forward and backward are this one visit. Overwrites grads[i], the flat gradient of
-  // groups_of(layer)[i] in the group's type, padding included (zeros), with d(loss_sum)/d(param).
+  // groups_of(layer)[i] in the group's type, padding included (zeros), with
+  // d(loss_scale * loss_sum)/d(param).
   virtual void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) = 0;
   // Of an open micro-batch, once its last layer has run.
   virtual LossSum loss(std::size_t micro_batch) const = 0;

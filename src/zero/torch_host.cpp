@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+
+#include "core/error.h"
 
 namespace strata::zero {
 namespace {
@@ -22,6 +25,20 @@ double seconds_of_product(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
+at::ScalarType torch_type(DType type) {
+  switch (type) {
+    case DType::F32:
+      return at::kFloat;
+    case DType::BF16:
+      return at::kBFloat16;
+    case DType::F16:
+      return at::kHalf;
+    default:
+      contract_violation("F32, BF16 or F16", "torch computes no weights of type " + std::string(name_of(type)),
+                         __FILE__, __LINE__);
+  }
+}
+
 void set_torch_threads(std::size_t threads) {
   at::set_num_threads(static_cast<int>(threads));
 }
@@ -30,12 +47,12 @@ std::size_t torch_threads() {
   return static_cast<std::size_t>(at::get_num_threads());
 }
 
-double fp32_over_bf16_speed() {
+double fp32_speed_over(DType narrow) {
   const at::Tensor a = at::ones({128, 768});
   const at::Tensor b = at::ones({768, 768});
   const double fp32 = seconds_of_product(a, b);
-  const double bf16 = seconds_of_product(a.to(at::kBFloat16), b.to(at::kBFloat16));
-  return fp32 > 0 ? bf16 / fp32 : 1.0;
+  const double in_16_bits = seconds_of_product(a.to(torch_type(narrow)), b.to(torch_type(narrow)));
+  return fp32 > 0 ? in_16_bits / fp32 : 1.0;
 }
 
 }  // namespace strata::zero

@@ -1,16 +1,24 @@
-// Settings and measurements of torch on the host.
+// Types, settings and measurements of torch on the host.
 #pragma once
+
+#include <c10/core/ScalarType.h>
 
 #include <cstddef>
 
+#include "core/dtype.h"
+
 namespace strata::zero {
+
+// Of weights: F32, BF16 or F16. Throws: ContractViolation for another type.
+at::ScalarType torch_type(DType type);
 
 // Threads of torch's matrix products and elementwise operations, for work launched by the calling thread from now on.
 void set_torch_threads(std::size_t threads);
 std::size_t torch_threads();
 
-// fp32 products per second over bf16 ones, for a layer-sized product, measured on the calling thread (a few tens of
-// milliseconds). 1 where the probe cannot tell.
-double fp32_over_bf16_speed();
+// fp32 products per second over those of a 16-bit type, for a layer-sized product, measured on the calling thread (a
+// few tens of milliseconds; some hundred for fp16 where the processor cannot multiply it). 1 where the probe cannot
+// tell.
+double fp32_speed_over(DType narrow);
 
 }  // namespace strata::zero

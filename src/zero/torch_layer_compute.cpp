@@ -12,14 +12,10 @@
 
 #include "core/error.h"
 #include "zero/layer.h"
+#include "zero/torch_host.h"
 
 namespace strata::zero {
 namespace {
-
-at::ScalarType scalar_type(DType type) {
-  STRATA_EXPECTS(type == DType::F32 || type == DType::BF16, "torch computes weights of fp32 or bf16");
-  return type == DType::F32 ? at::kFloat : at::kBFloat16;
-}
 
 c10::DataPtr borrowed(void* data) {
   return {data, c10::Device(c10::DeviceType::CPU)};
@@ -68,7 +64,7 @@ class TensorBinding final : public StorageBinding {
 class TorchLayerCompute final : public LayerCompute {
  public:
   TorchLayerCompute(std::unique_ptr<Model> model, DType type, std::size_t world)
-      : model_(std::move(model)), type_(scalar_type(type)) {
+      : model_(std::move(model)), type_(torch_type(type)) {
     for (const GroupDecl& group : model_->groups()) {
       layouts_.emplace_back(group, world);
       bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
@@ -109,7 +105,7 @@ class TorchLayerCompute final : public LayerCompute {
     MicroBatch batch;
     std::vector<at::Tensor> inputs;  // [B, T, H] by layer; undefined where not (or no longer) needed
     std::vector<Graph> graphs;       // by layer; undefined where not kept
-    at::Tensor grad_hidden;          // d(loss_sum)/d(output) of the next layer that backward() visits
+    at::Tensor grad_hidden;          // of the output of the next layer that backward() visits
     at::Tensor logits;
     LossSum loss;
   };
@@ -150,6 +146,7 @@ void TorchLayerCompute::begin(std::size_t micro_batch, const BatchView& batch, P
   open.graphs.resize(layers());
   open.batch.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
   if (pass != Pass::Generate) open.batch.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
+  open.batch.loss_scale = batch.loss_scale;
 }
 
 TorchLayerCompute::Open& TorchLayerCompute::open(std::size_t micro_batch) {

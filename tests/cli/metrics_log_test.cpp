@@ -69,6 +69,8 @@ TEST_F(MetricsLogTest, AStepIsOneLineWithTheDocumentedKeys) {
 TEST_F(MetricsLogTest, WhatTheEngineDoesNotKnowIsLeftOutAndWhatItKnowsIsWritten) {
   engine::StepReport r = report();
   EXPECT_FALSE(json::parse(to_json_line(r)).contains("ideal_seconds"));
+  EXPECT_FALSE(json::parse(to_json_line(r)).contains("loss_scale"));
+  r.loss_scale = 65536;
   r.seconds.stall_nvme = 0.375;
   r.ideal_seconds = 1;
   r.tflops = 0.5;
@@ -76,6 +78,7 @@ TEST_F(MetricsLogTest, WhatTheEngineDoesNotKnowIsLeftOutAndWhatItKnowsIsWritten)
 
   const json line = json::parse(to_json_line(r));
 
+  EXPECT_EQ(line.at("loss_scale"), 65536);
   EXPECT_EQ(line.at("ideal_seconds"), 1);
   EXPECT_EQ(line.at("ideal_fraction"), 0.5);
   EXPECT_EQ(line.at("tflops"), 0.5);

@@ -66,6 +66,13 @@ TEST(StepLine, ShowsSkippedStepsWhereThereAreSome) {
   EXPECT_NE(step_line(r, kEta).find("stall 7% skipped 2 eta 3:12:40"), std::string::npos);
 }
 
+TEST(StepLine, ShowsTheLossScaleWhereThereIsOne) {
+  engine::StepReport r = report();
+  r.loss_scale = 65536;
+
+  EXPECT_NE(step_line(r, kEta).find("stall 7% scale 65536 eta 3:12:40"), std::string::npos);
+}
+
 TEST(StepLine, ShowsValuesThatAreNotFinite) {
   engine::StepReport r = report();
   r.loss = std::numeric_limits<double>::quiet_NaN();

@@ -92,6 +92,34 @@ TEST_F(OptimizerStatesTest, TrainToTheSameBitsOnEveryTierAndOverlappedOrNot) {
   }
 }
 
+// Weights of every type; with one micro-batch gradients have that type too, with two they are fp32.
+TEST_F(OptimizerStatesTest, TrainWeightsAndGradientsOfEveryTypeToTheSameBitsOnEveryTier) {
+  for (const OptimizerConfig& optimizer : kConfigs) {
+    for (const DType type : {DType::F32, DType::BF16, DType::F16}) {
+      if (optimizer.master == MasterEncoding::Remainder && type != DType::BF16) continue;
+      for (const std::int64_t micro_batches : {1, 2}) {
+        SCOPED_TRACE(text(optimizer) + " " + std::string(name_of(type)) + ", micro-batches " +
+                     std::to_string(micro_batches));
+        const auto trained = [&](TierKind home) {
+          EngineConfig one = config(optimizer, home);
+          one.param_type = type;
+          one.micro_batches = micro_batches;
+          if (type == DType::F16) one.loss_scale = LossScaleConfig{.constant = 1024};
+          std::unique_ptr<Engine> engine = Engine::create(one);
+          EXPECT_EQ(engine->memory_plan().grad_type, micro_batches == 1 ? type : DType::F32);
+          const std::vector<StepSummary> steps = train_tiny(*engine, 3);
+          for (const StepSummary& step : steps) EXPECT_FALSE(step.skipped);
+          EXPECT_NE(steps.back().loss, steps.front().loss);
+          return engine;
+        };
+        const std::unique_ptr<Engine> in_memory = trained(TierKind::Device);
+        EXPECT_TRUE(tiny_parameter_bits(*trained(TierKind::Host)) == tiny_parameter_bits(*in_memory));
+        EXPECT_TRUE(tiny_parameter_bits(*trained(TierKind::Nvme)) == tiny_parameter_bits(*in_memory));
+      }
+    }
+  }
+}
+
 TEST_F(OptimizerStatesTest, ARemainderIsTheMasterBitForBit) {
   const std::unique_ptr<Engine> exact = Engine::create(config(kExact));
   const std::unique_ptr<Engine> remainder = Engine::create(config(kRemainder, TierKind::Nvme));

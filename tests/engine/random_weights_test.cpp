@@ -37,6 +37,8 @@ TEST(RandomWeights, AreTheFp32ValuesRoundedIn16Bit) {
   std::vector<std::uint16_t> rounded(values.size());
   random_weights(kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::BF16, rounded.size()});
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(rounded[i], float_to_bf16(values[i]));
+  random_weights(kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::F16, rounded.size()});
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(rounded[i], float_to_half(values[i]));
 }
 
 TEST(RandomWeights, DifferBetweenSeedsAndParameters) {

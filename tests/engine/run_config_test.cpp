@@ -334,11 +334,10 @@ TEST(RunConfigChoices, OtherNamesAreRefusedWithTheChoices) {
 }
 
 TEST(RunConfigNotYet, WhatOtherTrainersDoIsRefusedClearly) {
-  for (const char* line :
-       {"fp16: true", "packing: true", "sample_packing: on", "gradient_checkpointing: false", "deepspeed: ds.json",
-        "lora_r: 8", "adapter: lora", "finetuning_type: lora", "lora_target_modules: [q]", "optim: adafactor",
-        "optim: adamw_8bit", "strata: {optimizer_states: {moments: fp8}}",
-        "datasets: [{path: a, split: test}]"}) {
+  for (const char* line : {"packing: true", "sample_packing: on", "gradient_checkpointing: false", "deepspeed: ds.json",
+                           "lora_r: 8", "adapter: lora", "finetuning_type: lora", "lora_target_modules: [q]",
+                           "optim: adafactor", "optim: adamw_8bit", "strata: {placement: {grad: nvme}}",
+                           "strata: {optimizer_states: {moments: fp8}}", "datasets: [{path: a, split: test}]"}) {
     EXPECT_THAT(refusal(line), HasSubstr("not supported yet")) << line;
   }
 }
@@ -380,6 +379,55 @@ TEST(RunConfigOptimizer, ARemainderNeedsBf16Weights) {
               HasSubstr("remainder completes a bf16 weight"));
 }
 
+TEST(RunConfigTypes, Fp16TurnsOffTheDefaultOfBf16) {
+  const RunConfig config = from_file("fp16: true\n");
+  EXPECT_TRUE(config.fp16);
+  EXPECT_FALSE(config.bf16);
+  EXPECT_EQ(from_file(to_yaml(config)), config);
+  EXPECT_TRUE(from_file("fp16: true\nbf16: false\n").fp16);
+  EXPECT_TRUE(from_file("fp16: false\n").bf16);
+  EXPECT_FALSE(from_flags({"--fp16"}).bf16);
+}
+
+TEST(RunConfigTypes, Fp16AndBf16ExcludeEachOther) {
+  EXPECT_THAT(refusal("bf16: true\nfp16: true\n"),
+              HasSubstr("run.yaml:2: fp16: true and bf16: true exclude each other (bf16 is at run.yaml:1); keep one"));
+  EXPECT_THAT(refusal("bf16: true\n", {.flags = {"--fp16"}}), HasSubstr("exclude each other"));
+}
+
+TEST(RunConfigTypes, Fp16HasNoRemainder) {
+  EXPECT_THAT(refusal("fp16: true\nstrata: {optimizer_states: {master: remainder}}"),
+              HasSubstr("remainder completes a bf16 weight; with fp16: true there is none"));
+}
+
+TEST(RunConfigTypes, ProductsHaveTheTypeOfTheWeightsOrFp32) {
+  EXPECT_EQ(from_file("fp16: true\nstrata: {compute: fp16}").strata.compute, ComputeChoice::Fp16);
+  EXPECT_EQ(from_file("fp16: true\nstrata: {compute: fp32}").strata.compute, ComputeChoice::Fp32);
+  EXPECT_THAT(refusal("fp16: true\nstrata: {compute: bf16}"), HasSubstr("strata.compute: bf16 is not the type of"));
+  EXPECT_THAT(refusal("strata: {compute: fp16}"), HasSubstr("strata.compute: fp16 is not the type of"));
+}
+
+TEST(RunConfigTypes, TheLossScaleIsDynamicUnlessItIsGiven) {
+  const RunConfig config = from_file(
+      "fp16: true\nloss_scale: 128\ninit_scale: 1024\nmin_loss_scale: 0.25\n"
+      "growth_interval: 100\n");
+  EXPECT_EQ(config.loss_scale, 128);
+  EXPECT_EQ(config.initial_loss_scale, 1024);
+  EXPECT_EQ(config.min_loss_scale, 0.25);
+  EXPECT_EQ(config.loss_scale_window, 100);
+  EXPECT_EQ(from_file("fp16: true").loss_scale, 0);
+}
+
+TEST(RunConfigTypes, ImpossibleLossScalesAreRefused) {
+  EXPECT_THAT(refusal("loss_scale: 128"), HasSubstr("loss_scale needs fp16: true"));
+  EXPECT_THAT(refusal("fp16: true\nloss_scale: -1"), HasSubstr("must be 0 (dynamic)"));
+  EXPECT_THAT(refusal("fp16: true\nloss_scale: 1e30"), HasSubstr("at most 2^64"));
+  EXPECT_THAT(refusal("fp16: true\nmin_loss_scale: 0"), HasSubstr("must be greater than 0"));
+  EXPECT_THAT(refusal("fp16: true\nloss_scale_window: 0"), HasSubstr("must be 1 or more"));
+  EXPECT_THAT(refusal("fp16: true\ninitial_loss_scale: 2\nmin_loss_scale: 4"),
+              HasSubstr("initial_loss_scale 2 is below min_loss_scale 4"));
+}
+
 TEST(RunConfigShares, SplitAClassOverHostMemoryAndDrives) {
   const RunConfig config =
       from_file("strata: {nvme: {paths: /n}, placement: {shares: {optimizer: {host: 0.4, nvme: 0.6}}}}");
@@ -408,7 +456,7 @@ TEST(RunConfigRequired, MissingKeysAreNamed) {
 }
 
 TEST(RunConfigErrors, AllProblemsComeInOneList) {
-  const std::string message = refusal("leraning_rate: 1\nmax_steps: x\nadam_beta1: 2\nfp16: true\n",
+  const std::string message = refusal("leraning_rate: 1\nmax_steps: x\nadam_beta1: 2\npacking: true\n",
                                       {.flags = {"--sede", "1", "--bf16", "7"}, .required = {"datasets"}});
 
   EXPECT_THAT(message, AllOf(StartsWith("the configuration has 7 problems:\n  run.yaml:1: "), HasSubstr("run.yaml:2: "),

@@ -42,6 +42,11 @@ class RandomConfig {
     c.warmup_ratio = real(0, 1);
     c.warmup_steps = count(0);
     c.bf16 = coin();
+    c.fp16 = !c.bf16 && coin();
+    if (c.fp16) c.loss_scale = coin() ? 0 : real(1, 1e9);
+    c.min_loss_scale = real(1e-3, 10);
+    c.initial_loss_scale = real(10, 1e9);
+    c.loss_scale_window = count(1);
     c.logging_steps = count(1);
     c.save_strategy = coin() ? SaveStrategy::No : SaveStrategy::Steps;
     c.save_steps = count(0);
@@ -51,6 +56,7 @@ class RandomConfig {
     c.sample_prompt = text();
     draw_resume(c.resume_from_checkpoint);
     draw_strata(c.strata);
+    if (c.strata.compute == (c.fp16 ? ComputeChoice::Bf16 : ComputeChoice::Fp16)) c.strata.compute = {};
     return c;
   }
 
@@ -95,7 +101,7 @@ class RandomConfig {
     if (coin()) s.trace = text();
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
     s.optimizer_states.moments = static_cast<MomentEncoding>(count(0) % 3);
-    s.compute = static_cast<ComputeChoice>(count(0) % 3);
+    s.compute = static_cast<ComputeChoice>(count(0) % 4);
     s.accumulation = static_cast<AccumulationChoice>(count(0) % 3);
     s.delay_update = coin();
     if (coin()) s.recompute.layers = coin() ? RecomputeChoice::kAll : count(0) % 40;

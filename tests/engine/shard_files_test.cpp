@@ -153,6 +153,28 @@ TEST(ReadConverted, ConvertsThroughABufferSmallerThanTheTensor) {
   for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], bf16_to_float(stored[70 + i])) << i;
 }
 
+TEST(RequireFiniteFp16, NamesTheFirstValueThatIsNot) {
+  std::vector<std::uint16_t> half(100, float_to_half(65504.0F));
+  const auto text = [&](DType dtype) -> std::string {
+    const TensorSpan values{reinterpret_cast<std::byte*>(half.data()), dtype, half.size()};
+    try {
+      require_finite_fp16("layer.weight", 1000, values, [](std::size_t i) { return 1e5F + static_cast<float>(i); });
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(text(DType::F16), "");
+  for (const std::uint16_t bits :
+       std::initializer_list<std::uint16_t>{0x7c00, 0xfc00, 0x7e00}) {  // both infinities and a NaN
+    half[70] = bits;
+    half[80] = 0x7c00;
+    EXPECT_TRUE(text(DType::F16).starts_with("layer.weight: element 1070 is 100070, which fp16 cannot hold"))
+        << text(DType::F16);
+    EXPECT_EQ(text(DType::BF16), "") << "where the same bits are a number";
+  }
+}
+
 TEST(ShapeText, IsAListInBrackets) {
   EXPECT_EQ(shape_text(std::vector<std::int64_t>{49152, 576}), "[49152, 576]");
   EXPECT_EQ(shape_text({}), "[]");

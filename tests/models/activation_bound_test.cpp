@@ -86,6 +86,10 @@ TEST(ActivationBound, HoldsWithinAQuarterInBf16) {
   expect_tight({.group_type = at::kBFloat16});
 }
 
+TEST(ActivationBound, HoldsWithinAQuarterInFp16) {
+  expect_tight({.group_type = at::kHalf});
+}
+
 // The bound of micro-batches that pass the layers together, when each further one adds open_micro_batch_bytes().
 TEST(ActivationBound, CoversMicroBatchesThatAreOpenTogether) {
   constexpr std::size_t kMicroBatches = 4;

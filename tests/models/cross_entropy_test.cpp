@@ -95,6 +95,19 @@ TEST(CrossEntropy, BatchWithoutAnyLabelGivesZeros) {
   EXPECT_EQ(result.grad_weight.count_nonzero().item().toLong(), 0);
 }
 
+TEST(CrossEntropy, ALossScaleMultipliesTheGradientsAndNotTheLoss) {
+  const Case c;
+  const CrossEntropy plain = chunked_cross_entropy(c.hidden, c.weight, c.labels, 4, Want::LossAndGrads);
+  for (const double scale : {65536.0, 1.0 / 64, 1000.0}) {
+    const CrossEntropy scaled = chunked_cross_entropy(c.hidden, c.weight, c.labels, 4, Want::LossAndGrads, scale);
+    EXPECT_EQ(scaled.loss_sum, plain.loss_sum);
+    // A power of two is exact; another number rounds the fp32 gradient of a logit twice more.
+    const double tolerance = scale == 1000.0 ? 1e-6 : 0;
+    EXPECT_LE(largest_difference(scaled.grad_hidden / scale, plain.grad_hidden), tolerance) << scale;
+    EXPECT_LE(largest_difference(scaled.grad_weight / scale, plain.grad_weight), 4 * tolerance) << scale;
+  }
+}
+
 TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
   const Case c;
   const CrossEntropy result = chunked_cross_entropy(c.hidden * 1e4, c.weight, c.labels, 4, Want::LossAndGrads);

@@ -90,7 +90,7 @@ TEST(Decoder, RefusesShapesThatDoNotFitTogether) {
 }
 
 TEST(Decoder, RefusesOptionsItCannotHonour) {
-  EXPECT_THROW(make_decoder(tiny_config(), {.group_type = at::kHalf}), ConfigError);
+  EXPECT_THROW(make_decoder(tiny_config(), {.group_type = at::kDouble}), ConfigError);
   EXPECT_THROW(make_decoder(tiny_config(), {.loss_chunk_tokens = 0}), ConfigError);
 }
 

@@ -25,8 +25,9 @@ struct IdBatch {
   std::int64_t tokens_each;
   std::vector<std::int64_t> tokens;
   std::vector<std::int64_t> labels;
+  double loss_scale = 1;
 
-  zero::BatchView view() const { return {sequences, tokens_each, tokens, labels}; }
+  zero::BatchView view() const { return {sequences, tokens_each, tokens, labels, loss_scale}; }
 };
 
 inline IdBatch random_ids(std::int64_t sequences, std::int64_t tokens_each, std::int64_t vocab_size, unsigned seed) {
@@ -43,7 +44,9 @@ inline IdBatch random_ids(std::int64_t sequences, std::int64_t tokens_each, std:
 class FlatRun {
  public:
   FlatRun(const hf::ModelConfig& config, const DecoderOptions& options, unsigned seed = 3)
-      : type_(options.group_type == at::kFloat ? DType::F32 : DType::BF16),
+      : type_(options.group_type == at::kFloat  ? DType::F32
+              : options.group_type == at::kHalf ? DType::F16
+                                                : DType::BF16),
         compute_(zero::make_torch_layer_compute(make_decoder(config, options), type_, 1)) {
     std::mt19937 engine(seed);
     for (const zero::FlatLayout& layout : compute_->layouts()) {
@@ -115,7 +118,8 @@ class FlatRun {
       if (type_ == DType::F32) {
         reinterpret_cast<float*>(bytes.data())[at] = value(engine);
       } else {
-        reinterpret_cast<std::uint16_t*>(bytes.data())[at] = float_to_bf16(value(engine));
+        reinterpret_cast<std::uint16_t*>(bytes.data())[at] =
+            type_ == DType::F16 ? float_to_half(value(engine)) : float_to_bf16(value(engine));
       }
     }
   }

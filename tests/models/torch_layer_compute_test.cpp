@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -22,6 +23,7 @@ hf::ModelConfig tied_config() {
 
 constexpr DecoderOptions kBf16Upcast{.group_type = at::kBFloat16, .compute = DecoderOptions::Compute::Fp32};
 constexpr DecoderOptions kBf16{.group_type = at::kBFloat16};
+constexpr DecoderOptions kFp16{.group_type = at::kHalf};
 
 TEST(TorchLayerCompute, TheSameBatchGivesTheSameBits) {
   FlatRun run(tied_config(), {});
@@ -79,7 +81,7 @@ TEST(TorchLayerCompute, KeptGraphsGiveTheBitsOfRecomputationWhileWeightsComeAndG
   const std::vector<IdBatch> batches = {random_ids(2, 9, 101, 1), random_ids(1, 14, 101, 2)};
   hf::ModelConfig config = tied_config();
   config.qk_norm = true;
-  for (const DecoderOptions& options : {DecoderOptions{}, kBf16, kBf16Upcast}) {
+  for (const DecoderOptions& options : {DecoderOptions{}, kBf16, kBf16Upcast, kFp16}) {
     FlatRun recomputing(config, options);
     recomputing.bind();
     std::vector<std::vector<std::vector<Bytes>>> expected;
@@ -101,6 +103,51 @@ TEST(TorchLayerCompute, KeptGraphsGiveTheBitsOfRecomputationWhileWeightsComeAndG
       EXPECT_EQ(keeping.train_vertically(batches), expected);
     }
   }
+}
+
+// A power of two moves only exponents, so every gradient is that of the loss times the scale, bit for bit.
+TEST(TorchLayerCompute, ALossScaleMultipliesEveryGradientAndNotTheLoss) {
+  IdBatch batch = random_ids(2, 9, 101, 6);
+  FlatRun run(tied_config(), {});
+  run.bind();
+  run.forward(batch);
+  const auto plain = run.backward();
+  const double loss = run.compute().loss(0).loss_sum;
+  batch.loss_scale = 1024;
+  run.forward(batch);
+  const auto scaled = run.backward();
+  EXPECT_EQ(run.compute().loss(0).loss_sum, loss);
+  for (std::size_t layer = 0; layer < plain.size(); ++layer) {
+    for (std::size_t g = 0; g < plain[layer].size(); ++g) {
+      const auto* const before = reinterpret_cast<const float*>(plain[layer][g].data());
+      const auto* const after = reinterpret_cast<const float*>(scaled[layer][g].data());
+      for (std::size_t i = 0; i < plain[layer][g].size() / sizeof(float); ++i) {
+        ASSERT_EQ(after[i], 1024 * before[i]) << "layer " << layer << ", element " << i;
+      }
+    }
+  }
+}
+
+// Of a gradient below the smallest subnormal of fp16 nothing is left, unless the loss is scaled.
+TEST(TorchLayerCompute, ALossScaleKeepsGradientsThatFp16WouldFlush) {
+  const auto nonzero = [](double scale) {
+    IdBatch batch = random_ids(2, 9, 101, 6);
+    FlatRun run(tied_config(), {.group_type = at::kHalf, .compute = DecoderOptions::Compute::Fp32});
+    run.bind();
+    batch.loss_scale = scale;
+    run.forward(batch);
+    std::size_t count = 0;
+    for (const auto& groups : run.backward()) {
+      for (const Bytes& flat : groups) {
+        const auto* const bits = reinterpret_cast<const std::uint16_t*>(flat.data());
+        count += static_cast<std::size_t>(
+            std::count_if(bits, bits + flat.size() / 2, [](std::uint16_t half) { return (half & 0x7fff) != 0; }));
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(nonzero(0x1p-60), 0U);
+  EXPECT_GT(nonzero(1), 1000U);
 }
 
 TEST(TorchLayerCompute, PaddingOfFlatGradientsIsZero) {
