@@ -70,7 +70,7 @@ bool same_sums_vertically(const LayerCompute& compute, std::size_t micro_batches
 std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Action>& actions,
-                                                         const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                         const std::vector<UpdateShards>* updates,
                                                          UpdateTime time = UpdateTime::AfterBackward);
 
 // The lane of updates at that time.
@@ -86,8 +86,7 @@ struct StepSeconds {
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Action>& actions,
-                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
-                                                 const StepSeconds& seconds,
+                                                 const std::vector<UpdateShards>* updates, const StepSeconds& seconds,
                                                  UpdateTime time = UpdateTime::AfterBackward);
 
 }  // namespace strata::zero
