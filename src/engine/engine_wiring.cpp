@@ -159,9 +159,9 @@ void Engine::Impl::wire() {
   device_updates_ = std::make_unique<zero::DeviceUpdates>(
       device_optimizer_, update_staging_, zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_},
       counters_, busy_);
-  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
-                                                        comm_.rank(), update_thread_, busy_,
-                                                        zero::update_lane(update_time()));
+  pipeline_ =
+      std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
+                                                comm_.rank(), update_thread_, busy_, zero::update_lane(update_time()));
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_visits_ = train;

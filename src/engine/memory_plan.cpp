@@ -71,7 +71,7 @@ class Planner {
       totals_.optimizer_on_device += device_bytes_of_states(layout, request.states);
     }
     asked_on_device_ = static_cast<std::uint64_t>(static_cast<double>(totals_.optimizer_on_device) *
-                                               request.optimizer_device_share.value_or(0));
+                                                  request.optimizer_device_share.value_or(0));
     split_ = split_classes();
     const bool either = !request.accumulation && training_ && request.micro_batches > 1 &&
                         zero::same_sums_vertically(*request.compute, request.micro_batches);
@@ -288,12 +288,9 @@ class Planner {
   // Of classes at home on nvme, whatever the plan then chooses.
   HostShares split_classes() const {
     HostShares shares;
-    const Placement on_nvme{TierKind::Nvme,
-                            TierKind::Host,
-                            TierKind::Nvme,
-                            request_.param_host_share,
-                            request_.optimizer_host_share,
-                            asked_on_device_};
+    const Placement on_nvme{
+        TierKind::Nvme,  TierKind::Host, TierKind::Nvme, request_.param_host_share, request_.optimizer_host_share,
+        asked_on_device_};
     for (const GroupSpecs& group :
          shard_specs(request_.compute->layouts(), on_nvme, request_.param_type, grad_type(), request_.states)) {
       shares.param += host_bytes(group.param);
@@ -417,8 +414,7 @@ class Planner {
     plan.nvme_read_per_step = static_cast<std::uint64_t>(static_cast<double>(read) * missing);
     plan.nvme_written_per_step = static_cast<std::uint64_t>(static_cast<double>(written) * missing);
     plan.link_per_step = (plan.placement.param != TierKind::Device ? order.gathered : 0) +
-                         (plan.placement.grad != TierKind::Device ? order.grads_sent : 0) +
-                         plan.updates.link_bytes;
+                         (plan.placement.grad != TierKind::Device ? order.grads_sent : 0) + plan.updates.link_bytes;
     const double seconds = static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / 2e9 +
                            static_cast<double>(plan.link_per_step) / 20e9;
     // Without a gather ahead compute waits for every copy.
@@ -464,6 +460,10 @@ MemoryPlan make_plan(const PlanRequest& request) {
       << "}.";
   if (closest.need[0] > closest.budgets[0]) {
     out << "\nA smaller per_device_train_batch_size or max_seq_length lowers the activations.";
+  }
+  if (closest.need[0] > closest.budgets[0] && closest.updates.streamed_share > 0) {
+    out << "\nWith strata.update_site: device nothing is streamed, which saves up to "
+        << format_bytes(zero::kUpdateStagingSets * closest.updates.staging_bytes) << " of staging on the device.";
   }
   if (request.budgets[index(TierKind::Nvme)] == 0) {
     out << "\nWith strata.nvme.paths set, parameters and optimizer states can move to a drive.";
