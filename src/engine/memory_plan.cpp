@@ -175,12 +175,14 @@ class Planner {
     return request_.slot_bytes ? align_up(*request_.slot_bytes, kSlotGranule) : kSlotGranule;
   }
 
-  // A class of shards: on its home, but for the share that stays in host memory.
-  static void add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host) {
-    if (bytes == 0) return;
+  // A class of shards: on its home, but for the share that stays in host memory, and what lies on the device besides.
+  static void add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host,
+                        std::uint64_t on_device = 0) {
+    if (bytes + on_device == 0) return;
     PlanRow row{std::move(what), {}};
     row.bytes[index(home)] = bytes - in_host;
     row.bytes[index(TierKind::Host)] += in_host;
+    row.bytes[index(TierKind::Device)] += on_device;
     for (std::size_t t = 0; t < offload::kTiers; ++t) plan.need[t] += row.bytes[t];
     plan.rows.push_back(std::move(row));
   }
@@ -234,8 +236,8 @@ class Planner {
     plan.updates = plan_updates(update_shape(), plan.placement, plan.updates.site, plan.slot_bytes);
     add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
     add_row(plan, "gradients", plan.placement.grad, totals_.grad);
-    add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer);
-    add_row(plan, "states kept on the device", TierKind::Device, resident.on_device);
+    add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer,
+              resident.on_device);
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
     add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
@@ -311,21 +313,25 @@ class Planner {
                 : 0);
   }
 
-  // Larger slots make larger requests; more slots cache what would be read again.
+  // Larger slots make larger requests, and larger copies of what is streamed.
+  void grow_slots(MemoryPlan& plan, const Order& order) const {
+    if (request_.slot_bytes) return;
+    const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
+    // At least 48 slots, so that reading ahead, updating and writing back overlap.
+    const std::uint64_t parts = 48 + plan.grad_staging_slots;
+    const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
+    plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
+    // Staging of updates on the device grows with them.
+    while (plan.slot_bytes > kSlotGranule && !fits_with(plan, order)) {
+      plan.slot_bytes = std::max(plan.slot_bytes / 2 / kSlotGranule * kSlotGranule, kSlotGranule);
+    }
+    fill_rows(plan, order);
+  }
+
+  // More slots cache what would be read again.
   void use_spare_host_memory(MemoryPlan& plan, const Order& order) const {
+    if (on_nvme(plan) > 0 || plan.updates.streamed_share > 0) grow_slots(plan, order);
     if (on_nvme(plan) > 0) {
-      const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
-      if (!request_.slot_bytes) {
-        // At least 48 slots, so that reading ahead, updating and writing back overlap.
-        const std::uint64_t parts = 48 + plan.grad_staging_slots;
-        const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
-        plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
-        // Staging of updates on the device grows with them.
-        while (plan.slot_bytes > kSlotGranule && !fits_with(plan, order)) {
-          plan.slot_bytes = std::max(plan.slot_bytes / 2 / kSlotGranule * kSlotGranule, kSlotGranule);
-        }
-        fill_rows(plan, order);
-      }
       const std::uint64_t left = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
       const std::uint64_t useful = on_nvme(plan) / plan.slot_bytes + 64;
       plan.slots += std::min(left / plan.slot_bytes, useful);
@@ -348,6 +354,7 @@ class Planner {
       MemoryPlan streaming = plan;
       streaming.updates.site = UpdateSite::Auto;
       fill_rows(streaming, order);
+      if (streaming.updates.streamed_share > 0 && on_nvme(plan) == 0 && fits(streaming)) grow_slots(streaming, order);
       if (streaming.updates.streamed_share > 0 && fits(streaming)) plan = std::move(streaming);
     }
     const bool pays =

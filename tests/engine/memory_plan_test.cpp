@@ -143,7 +143,7 @@ TEST(MemoryPlan, MovesTheStatesToTheHostBeforeItUsesADrive) {
 TEST(MemoryPlan, MovesTheStatesToADriveWhenNothingElseHoldsThem) {
   const MemoryPlan plan = make_plan(training_request({150_MiB, 60_MiB, 1_GiB}));
   EXPECT_EQ(plan.placement.optimizer, TierKind::Nvme);
-  EXPECT_EQ(plan.need[2] + bytes_of_row(plan, "states kept on the device")[0], 192_MiB);
+  EXPECT_EQ(plan.need[2] + bytes_of_row(plan, "optimizer states")[0], 192_MiB);
   EXPECT_GT(plan.nvme_read_per_step, 0u);
 }
 
@@ -358,21 +358,21 @@ TEST(MemoryPlanUpdates, SpareDeviceMemoryTakesGraphsBeforeStates) {
   PlanRequest request = training_request({150_MiB, 60_MiB, 1_GiB});
   const MemoryPlan without = make_plan(request);
   ASSERT_EQ(without.placement.optimizer, TierKind::Nvme);
-  EXPECT_EQ(bytes_of_row(without, "states kept on the device")[0], 60_MiB);
+  EXPECT_EQ(bytes_of_row(without, "optimizer states")[0], 60_MiB);
   request.graph_bytes = 10_MiB;
   const MemoryPlan plan = make_plan(request);
   EXPECT_EQ(plan.kept_graphs, 4U);
-  EXPECT_LT(bytes_of_row(plan, "states kept on the device")[0], 60_MiB);
+  EXPECT_LT(bytes_of_row(plan, "optimizer states")[0], 60_MiB);
   EXPECT_GT(plan.nvme_read_per_step, without.nvme_read_per_step);
   request.optimizer = TierKind::Nvme;
-  EXPECT_EQ(bytes_of_row(make_plan(request), "states kept on the device")[0], 0U) << "the drive was asked for";
+  EXPECT_EQ(bytes_of_row(make_plan(request), "optimizer states")[0], 0U) << "the drive was asked for";
 }
 
 TEST(MemoryPlanUpdates, StatesThatFitNoOtherTierLieOnTheDevice) {
   PlanRequest request = training_request({150_MiB, 60_MiB, 150_MiB});
   const MemoryPlan plan = make_plan(request);
   EXPECT_EQ(plan.placement.optimizer, TierKind::Nvme);
-  EXPECT_EQ(plan.need[2], 192_MiB - bytes_of_row(plan, "states kept on the device")[0]);
+  EXPECT_EQ(plan.need[2], 192_MiB - bytes_of_row(plan, "optimizer states")[0]);
   request.update_site = UpdateSite::Host;
   EXPECT_FALSE(plan_or_nothing(request));
 }
@@ -385,7 +385,7 @@ TEST(MemoryPlanUpdates, AShareOnTheDeviceIsWholeGroupsInTheirOrder) {
     request.optimizer_device_share = share;
     if (mib == 192) request.budgets[0] = 400_MiB;
     const MemoryPlan plan = make_plan(request);
-    EXPECT_EQ(bytes_of_row(plan, "states kept on the device")[0], static_cast<std::uint64_t>(mib) * 1_MiB);
+    EXPECT_EQ(bytes_of_row(plan, "optimizer states")[0], static_cast<std::uint64_t>(mib) * 1_MiB);
     EXPECT_EQ(plan.need[2], 192_MiB - static_cast<std::uint64_t>(mib) * 1_MiB);
     EXPECT_NEAR(plan.updates.device_share, mib / 192.0, 1e-9);
     EXPECT_EQ(plan.updates.streamed_share, 0);
