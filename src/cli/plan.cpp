@@ -39,6 +39,7 @@ nlohmann::json to_json(const engine::MemoryPlan& plan) {
           {"slot_bytes", plan.slot_bytes},
           {"slots", plan.slots},
           {"look_ahead_bytes", plan.look_ahead_bytes},
+          {"updates", {{"device_share", plan.updates.device_share}, {"streamed_share", plan.updates.streamed_share}}},
           {"per_step",
            {{"nvme_read", plan.nvme_read_per_step},
             {"nvme_written", plan.nvme_written_per_step},
@@ -59,7 +60,8 @@ int run_plan(const Arguments& arguments) {
     return kDone;
   }
   std::cout << "parameters on " << name_of(plan.placement.param) << ", gradients on " << name_of(plan.placement.grad)
-            << ", optimizer states on " << name_of(plan.placement.optimizer) << "\n"
+            << ", optimizer states on " << name_of(plan.placement.optimizer) << ", "
+            << engine::description_of(plan.updates) << "\n"
             << to_table(plan) << "per step, about: NVMe read " << format_bytes(plan.nvme_read_per_step) << ", written "
             << format_bytes(plan.nvme_written_per_step) << "; between host and device "
             << format_bytes(plan.link_per_step) << "\n";

@@ -37,6 +37,9 @@ constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf1
 constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
                                        Named{"horizontal", AccumulationChoice::Horizontal},
                                        Named{"vertical", AccumulationChoice::Vertical}};
+constexpr std::array kUpdateSites = {Named{"auto", UpdateSiteChoice::Auto}, Named{"host", UpdateSiteChoice::Host},
+                                     Named{"device", UpdateSiteChoice::Device},
+                                     Named{"streamed", UpdateSiteChoice::Streamed}};
 constexpr std::array kBackends = {Named{"auto", IoBackendChoice::Auto}, Named{"uring", IoBackendChoice::Uring},
                                   Named{"threads", IoBackendChoice::Threads}};
 constexpr std::array kTierNames = {Named{"device", TierKind::Device}, Named{"host", TierKind::Host},
@@ -84,6 +87,9 @@ EnumTable<ComputeChoice> table_of(ComputeChoice) {
 }
 EnumTable<AccumulationChoice> table_of(AccumulationChoice) {
   return {kAccumulations, ""};
+}
+EnumTable<UpdateSiteChoice> table_of(UpdateSiteChoice) {
+  return {kUpdateSites, ""};
 }
 EnumTable<IoBackendChoice> table_of(IoBackendChoice) {
   return {kBackends, " gds "};
@@ -147,6 +153,10 @@ void read_value(const YAML::Node& node, AccumulationChoice& out) {
   out = enum_from<AccumulationChoice>(scalar_text(node));
 }
 
+void read_value(const YAML::Node& node, UpdateSiteChoice& out) {
+  out = enum_from<UpdateSiteChoice>(scalar_text(node));
+}
+
 void read_value(const YAML::Node& node, IoBackendChoice& out) {
   out = enum_from<IoBackendChoice>(scalar_text(node));
 }
@@ -205,6 +215,10 @@ std::string write_value(AccumulationChoice value) {
   return enum_name(value);
 }
 
+std::string write_value(UpdateSiteChoice value) {
+  return enum_name(value);
+}
+
 std::string write_value(IoBackendChoice value) {
   return enum_name(value);
 }
@@ -258,6 +272,10 @@ std::string syntax_of(ComputeChoice type) {
 }
 
 std::string syntax_of(AccumulationChoice choice) {
+  return choices_of(choice);
+}
+
+std::string syntax_of(UpdateSiteChoice choice) {
   return choices_of(choice);
 }
 

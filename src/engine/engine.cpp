@@ -55,7 +55,8 @@ std::string Engine::Impl::description() const {
       << name_of(optimizer_.isa()) << " on " << pool_->threads() << " threads, parameters on "
       << name_of(plan.placement.param);
   if (config.training) {
-    out << ", gradients on " << name_of(plan.placement.grad) << ", optimizer on " << name_of(plan.placement.optimizer);
+    out << ", gradients on " << name_of(plan.placement.grad) << ", optimizer on " << name_of(plan.placement.optimizer)
+        << ", " << description_of(plan.updates);
   }
   return out.str();
 }

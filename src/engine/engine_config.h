@@ -25,6 +25,11 @@ enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
 // and fits.
 enum class Accumulation : std::uint8_t { Auto, Horizontal, Vertical };
 
+// Where updates run. Host: on the processor. Device: on the device where the states are at home there, else on the
+// processor. Streamed: on the device, to which states that are not at home there travel and back. Auto: as Device, and
+// part of the others is streamed where that was measured to end sooner and its staging fits. Changes no bit.
+enum class UpdateSite : std::uint8_t { Auto, Host, Device, Streamed };
+
 struct AdamWConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -65,6 +70,10 @@ struct EngineConfig {
   std::optional<offload::TierKind> param_home, grad_home, optimizer_home;
   // Shares of the bytes that stay in host memory although the home is nvme: 0 to 1.
   double param_host_share = 0, optimizer_host_share = 0;
+  // Share of the optimizer states' bytes, in whole groups, at home on the device although `optimizer_home` is another
+  // tier. Absent: none where that home is asked for, else what fits once graphs are kept.
+  std::optional<double> optimizer_device_share;
+  UpdateSite update_site = UpdateSite::Auto;
   std::vector<std::filesystem::path> nvme_paths;
   IoBackend io_backend = IoBackend::Auto;
   std::optional<std::uint64_t> io_block_bytes;

@@ -79,6 +79,7 @@ class Engine::Impl {
   std::array<offload::Tier*, offload::kTiers> tiers();
   void add_shards();
   std::vector<offload::ShardId> add_grads(const std::vector<GroupSpecs>& groups);
+  void choose_update_sites();
   void wire();
   // Other modes than Train wait for the updates that are under way.
   void use_schedule(Mode mode);
@@ -126,14 +127,16 @@ class Engine::Impl {
   std::unique_ptr<Parallel> pool_;
   std::unique_ptr<Parallel> one_thread_;
   std::unique_ptr<Parallel> device_thread_;
+  std::unique_ptr<Parallel> device_pool_;  // of updates there, which run beside those on the host
   cpu_adam::CpuOptimizer optimizer_;
+  cpu_adam::CpuOptimizer device_optimizer_;
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
   cpu_adam::CpuShardMath device_math_;
   LocalCommunicator comm_;
   SlotPool pages_;
   std::optional<SlotPool> grad_staging_;
-  std::vector<Buffer> device_staging_;
+  std::vector<Buffer> update_staging_;
   Buffer file_buffer_;
   offload::HostTier host_tier_;
   offload::DeviceTier device_tier_;
@@ -148,7 +151,6 @@ class Engine::Impl {
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
   const std::vector<StateSpec> states_;  // of the optimizer; empty without training
-  zero::UpdateSite site_ = zero::UpdateSite::Host;
   zero::LinkCounters counters_;
   zero::BusyTimes busy_;
   Meters reported_;  // up to the end of the last step
@@ -163,10 +165,13 @@ class Engine::Impl {
   std::unique_ptr<Stream> copy_out_;
   std::unique_ptr<Stream> comm_stream_;
   std::unique_ptr<Stream> compute_stream_;
+  std::unique_ptr<Stream> update_in_;
   std::unique_ptr<Stream> update_stream_;
+  std::unique_ptr<Stream> update_out_;
   ThreadExecutor adder_{"grad-adder"};
   std::vector<zero::ParamGroup> groups_;
   std::unique_ptr<zero::GradReducer> reducer_;
+  std::unique_ptr<zero::DeviceUpdates> device_updates_;
   std::unique_ptr<zero::OptimizerPipeline> pipeline_;
   std::unique_ptr<zero::LayerRunner> runner_;
   ThreadExecutor update_thread_{"updates"};

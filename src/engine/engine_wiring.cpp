@@ -58,7 +58,9 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       pool_(make_thread_pool(config.adam_threads)),
       one_thread_(make_thread_pool(1)),
       device_thread_(make_thread_pool(1)),
+      device_pool_(make_thread_pool(plan.updates.device_share > 0 ? config.adam_threads : 1)),
       optimizer_(*pool_, config.optimizer),
+      device_optimizer_(*device_pool_, config.optimizer),
       host_math_(*pool_),
       adder_math_(*one_thread_),
       device_math_(*device_thread_),
@@ -73,13 +75,15 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       copy_out_(device_.create_stream("copy-out")),
       comm_stream_(device_.create_stream("comm")),
       compute_stream_(device_.create_stream("compute")),
-      update_stream_(device_.create_stream("update")) {
+      update_in_(device_.create_stream("update-in")),
+      update_stream_(device_.create_stream("update")),
+      update_out_(device_.create_stream("update-out")) {
   if (plan.grad_staging_slots > 0) {
     grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
                           plan.slot_bytes);
   }
-  for (std::size_t i = 0; i < plan.device_staging_slots; ++i) {
-    device_staging_.push_back(device_.allocate(plan.slot_bytes, MemoryTag::Staging));
+  for (std::size_t i = 0; plan.updates.staging_bytes > 0 && i < zero::kUpdateStagingSets; ++i) {
+    update_staging_.push_back(device_.allocate(plan.updates.staging_bytes, MemoryTag::Staging));
   }
   if (plan.placement.param == TierKind::Nvme || plan.placement.grad == TierKind::Nvme ||
       plan.placement.optimizer == TierKind::Nvme) {
@@ -94,6 +98,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   store_ =
       std::make_unique<offload::ShardStore>(tiers(), pages_, std::make_unique<offload::NextUsePolicy>(), store_options);
   add_shards();
+  choose_update_sites();
   wire();
   const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
   compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
@@ -104,7 +109,6 @@ std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
 }
 
 void Engine::Impl::add_shards() {
-  site_ = plan.placement.optimizer == TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
   std::vector<std::size_t> per_value;
   for (const StateSpec& state_spec : states_) per_value.push_back(state_spec.elements_per_value);
   const std::vector<GroupSpecs> groups =
@@ -141,6 +145,13 @@ std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpe
   return grads;
 }
 
+void Engine::Impl::choose_update_sites() {
+  std::vector<zero::UpdateWork> work;
+  for (const zero::UpdateShards& update : updates_) work.push_back(zero::update_work(*store_, update));
+  zero::UpdateSites sites = sites_for(plan.updates.site, parts.update_costs, std::move(work));
+  for (std::size_t g = 0; g < updates_.size(); ++g) updates_[g].sites = std::move(sites[g]);
+}
+
 void Engine::Impl::wire() {
   gather_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Gather, plan.gather_slots);
   grad_slots_ = std::make_unique<zero::DeviceSlots>(device_, MemoryTag::Grad, plan.grad_slots);
@@ -165,10 +176,12 @@ void Engine::Impl::wire() {
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
                                                  adder_math_, device_math_, counters_);
-  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, site_, *store_, optimizer_, optimizer_,
-                                                        device_staging_.empty() ? nullptr : device_staging_.data(),
-                                                        comm_.rank(), *update_stream_, update_thread_, counters_, busy_,
-                                                        zero::update_lane(update_time()));
+  device_updates_ = std::make_unique<zero::DeviceUpdates>(
+      device_optimizer_, update_staging_, zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_},
+      counters_, busy_);
+  pipeline_ =
+      std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
+                                                comm_.rank(), update_thread_, busy_, zero::update_lane(update_time()));
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_visits_ = train;
@@ -177,7 +190,7 @@ void Engine::Impl::wire() {
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
   forward_schedule_ = std::make_shared<offload::Schedule>(
       "forward",
-      zero::scheduled_accesses(*store_, shards_, forward, zero::plan_actions(forward, plan.ahead), nullptr, site_));
+      zero::scheduled_accesses(*store_, shards_, forward, zero::plan_actions(forward, plan.ahead), nullptr));
 }
 
 void Engine::Impl::plan_pages(const StepSummary& measured) {
@@ -191,8 +204,7 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
   }
   seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
   const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(
-      *store_, shards_, train_visits_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_, site_,
-      seconds, update_time());
+      *store_, shards_, train_visits_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_, seconds, update_time());
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
   PagePlan pages =

@@ -28,11 +28,26 @@ Accumulation accumulation_of(AccumulationChoice choice) {
   return Accumulation::Auto;
 }
 
-// A split class has its home on nvme, but for the share that stays in host memory.
+UpdateSite update_site_of(UpdateSiteChoice choice) {
+  switch (choice) {
+    case UpdateSiteChoice::Auto:
+      return UpdateSite::Auto;
+    case UpdateSiteChoice::Host:
+      return UpdateSite::Host;
+    case UpdateSiteChoice::Device:
+      return UpdateSite::Device;
+    case UpdateSiteChoice::Streamed:
+      return UpdateSite::Streamed;
+  }
+  return UpdateSite::Auto;
+}
+
+// A split class has its home on the farthest of its tiers. `host_share` is of what is not on the device.
 void split(const StrataConfig::Placement::Split& shares, std::optional<offload::TierKind>& home, double& host_share) {
   if (!shares.given()) return;
-  home = shares.nvme > 0 ? offload::TierKind::Nvme : offload::TierKind::Host;
-  host_share = shares.nvme > 0 ? shares.host : 0;
+  using offload::TierKind;
+  home = shares.nvme > 0 ? TierKind::Nvme : shares.host > 0 ? TierKind::Host : TierKind::Device;
+  if (shares.nvme > 0) host_share = shares.device > 0 ? shares.host / (shares.host + shares.nvme) : shares.host;
 }
 
 IoBackend backend_of(IoBackendChoice choice) {
@@ -77,6 +92,10 @@ EngineConfig engine_config(const RunConfig& run) {
   config.optimizer_home = run.strata.placement.optimizer;
   split(run.strata.placement.shares.param, config.param_home, config.param_host_share);
   split(run.strata.placement.shares.optimizer, config.optimizer_home, config.optimizer_host_share);
+  if (const double device = run.strata.placement.shares.optimizer.device; device > 0) {
+    config.optimizer_device_share = device;
+  }
+  config.update_site = update_site_of(run.strata.update_site);
   config.nvme_checksums = run.strata.nvme.checksums;
   config.nvme_paths = run.strata.nvme.paths;
   config.io_backend = backend_of(run.strata.nvme.backend);

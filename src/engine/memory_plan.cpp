@@ -11,6 +11,7 @@
 #include "offload/shard_store.h"
 #include "zero/grad_homes.h"
 #include "zero/grad_reducer.h"
+#include "zero/update_parts.h"
 
 namespace strata::engine {
 namespace {
@@ -33,6 +34,7 @@ struct Totals {
   std::uint64_t param = 0;
   std::uint64_t grad = 0;
   std::uint64_t optimizer = 0;
+  std::uint64_t optimizer_on_device = 0;  // were all of it at home there, where each shard begins a page
 };
 
 // The visits of a step in one order, and what follows from it.
@@ -73,7 +75,10 @@ class Planner {
       for (const StateSpec& state : request.states) {
         totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
       }
+      totals_.optimizer_on_device += device_bytes_of_states(layout, request.states);
     }
+    asked_on_device_ = static_cast<std::uint64_t>(static_cast<double>(totals_.optimizer_on_device) *
+                                                  request.optimizer_device_share.value_or(0));
     split_ = split_classes();
     const bool either = !request.accumulation && training_ && request.micro_batches > 1 && grad_type() == DType::F32 &&
                         zero::same_sums_vertically(*request.compute, request.micro_batches);
@@ -120,6 +125,7 @@ class Planner {
       for (const Placement& placement : placements) {
         for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
           MemoryPlan plan = minimal(order, placement, ahead);
+          if (!fits(plan) && may_keep_states_on_device(plan)) keep_states_on_device(plan, order);
           if (!fits(plan)) continue;
           use_spare_host_memory(plan, order);
           use_spare_device_memory(plan, order);
@@ -184,7 +190,8 @@ class Planner {
       for (const TierKind grad : choices(training_ ? request_.grad : untrained)) {
         for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained)) {
           result.push_back({param, grad, optimizer, param == TierKind::Nvme ? request_.param_host_share : 0,
-                            optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0});
+                            optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0,
+                            optimizer == TierKind::Device ? 0 : asked_on_device_});
         }
       }
     }
@@ -195,12 +202,14 @@ class Planner {
     return request_.slot_bytes ? align_up(*request_.slot_bytes, kSlotGranule) : kSlotGranule;
   }
 
-  // A class of shards: on its home, but for the share that stays in host memory.
-  static void add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host) {
-    if (bytes == 0) return;
+  // A class of shards: on its home, but for the share that stays in host memory, and what lies on the device besides.
+  static void add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host,
+                        std::uint64_t on_device = 0) {
+    if (bytes + on_device == 0) return;
     PlanRow row{std::move(what), {}};
     row.bytes[index(home)] = bytes - in_host;
     row.bytes[index(TierKind::Host)] += in_host;
+    row.bytes[index(TierKind::Device)] += on_device;
     for (std::size_t t = 0; t < offload::kTiers; ++t) plan.need[t] += row.bytes[t];
     plan.rows.push_back(std::move(row));
   }
@@ -242,10 +251,8 @@ class Planner {
     if (placement.grad != TierKind::Device || grad_type() != DType::F32) {
       if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
     }
-    if (training_ && placement.optimizer == TierKind::Device &&
-        (placement.param != TierKind::Device || placement.grad != TierKind::Device)) {
-      plan.device_staging_slots = 2;
-    }
+    // Streaming for speed alone waits until it is known what memory is left.
+    plan.updates.site = request_.update_site == UpdateSite::Auto ? UpdateSite::Device : request_.update_site;
     fill_rows(plan, order);
     return plan;
   }
@@ -254,17 +261,20 @@ class Planner {
     plan.rows.clear();
     plan.need = {};
     const HostShares shares = host_shares(plan.placement);
+    const Resident resident = resident_states(plan.placement);
+    plan.updates = plan_updates(update_shape(), plan.placement, plan.updates.site, plan.slot_bytes);
     add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
     add_row(plan, "gradients", plan.placement.grad,
             plan.placement.grad == TierKind::Nvme ? totals_.grad : order.grad_home_bytes);
-    add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer, shares.optimizer);
+    add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer,
+              resident.on_device);
     add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
     add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
     add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
     add_row(plan, "activations", TierKind::Device,
             request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes);
     add_row(plan, "kept graphs", TierKind::Device, plan.kept_graphs * graph_bytes(order));
-    add_row(plan, "update staging", TierKind::Device, plan.device_staging_slots * plan.slot_bytes);
+    add_row(plan, "update staging", TierKind::Device, zero::kUpdateStagingSets * plan.updates.staging_bytes);
     add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
     add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
     add_row(plan, "file buffer", TierKind::Host, kFileBufferBytes);
@@ -277,6 +287,31 @@ class Planner {
     return true;
   }
 
+  UpdateShape update_shape() const {
+    return {request_.compute->layouts(), request_.param_type, request_.param_access, grad_type(), request_.states,
+            request_.update_costs};
+  }
+
+  // States of whole groups on the device, although that is not their home.
+  struct Resident {
+    std::uint64_t bytes = 0;
+    std::uint64_t on_device = 0;  // what they take there
+  };
+  Resident resident_states(const Placement& placement) const {
+    Resident resident;
+    if (placement.optimizer_device_bytes == 0) return resident;
+    const std::vector<zero::FlatLayout>& layouts = request_.compute->layouts();
+    const std::vector<bool> there = states_on_device(layouts, request_.states, placement.optimizer_device_bytes);
+    for (std::size_t g = 0; g < layouts.size(); ++g) {
+      if (!there[g]) continue;
+      resident.on_device += device_bytes_of_states(layouts[g], request_.states);
+      for (const StateSpec& state : request_.states) {
+        resident.bytes += state.values_for(layouts[g].shard_numel()) * bytes_of(state.dtype);
+      }
+    }
+    return resident;
+  }
+
   // Bytes of split classes that stay in host memory.
   struct HostShares {
     std::uint64_t param = 0;
@@ -285,8 +320,9 @@ class Planner {
   // Of classes at home on nvme, whatever the plan then chooses.
   HostShares split_classes() const {
     HostShares shares;
-    const Placement on_nvme{TierKind::Nvme, TierKind::Host, TierKind::Nvme, request_.param_host_share,
-                            request_.optimizer_host_share};
+    const Placement on_nvme{
+        TierKind::Nvme,  TierKind::Host, TierKind::Nvme, request_.param_host_share, request_.optimizer_host_share,
+        asked_on_device_};
     for (const GroupSpecs& group :
          shard_specs(request_.compute->layouts(), on_nvme, request_.param_type, grad_type(), request_.states)) {
       shares.param += host_bytes(group.param);
@@ -303,21 +339,30 @@ class Planner {
     const HostShares shares = host_shares(plan.placement);
     return (plan.placement.param == TierKind::Nvme ? totals_.param - shares.param : 0) +
            (plan.placement.grad == TierKind::Nvme ? totals_.grad : 0) +
-           (plan.placement.optimizer == TierKind::Nvme ? totals_.optimizer - shares.optimizer : 0);
+           (plan.placement.optimizer == TierKind::Nvme
+                ? totals_.optimizer - resident_states(plan.placement).bytes - shares.optimizer
+                : 0);
   }
 
-  // Larger slots make larger requests; more slots cache what would be read again.
+  // Larger slots make larger requests, and larger copies of what is streamed.
+  void grow_slots(MemoryPlan& plan, const Order& order) const {
+    if (request_.slot_bytes) return;
+    const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
+    // At least 48 slots, so that reading ahead, updating and writing back overlap.
+    const std::uint64_t parts = 48 + plan.grad_staging_slots;
+    const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
+    plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
+    // Staging of updates on the device grows with them.
+    while (plan.slot_bytes > kSlotGranule && !fits_with(plan, order)) {
+      plan.slot_bytes = std::max(plan.slot_bytes / 2 / kSlotGranule * kSlotGranule, kSlotGranule);
+    }
+    fill_rows(plan, order);
+  }
+
+  // More slots cache what would be read again.
   void use_spare_host_memory(MemoryPlan& plan, const Order& order) const {
+    if (on_nvme(plan) > 0 || plan.updates.streamed_share > 0) grow_slots(plan, order);
     if (on_nvme(plan) > 0) {
-      const std::uint64_t spare = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
-      if (!request_.slot_bytes) {
-        // At least 48 slots, so that reading ahead, updating and writing back overlap.
-        const std::uint64_t parts = 48 + plan.grad_staging_slots;
-        const std::uint64_t wanted = (spare + plan.slots * plan.slot_bytes) / parts / kSlotGranule * kSlotGranule;
-        plan.slot_bytes = std::clamp(wanted, kSlotGranule, kLargestSlot);
-        if (!fits_with(plan, order)) plan.slot_bytes = kSlotGranule;
-        fill_rows(plan, order);
-      }
       const std::uint64_t left = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
       const std::uint64_t useful = on_nvme(plan) / plan.slot_bytes + 64;
       plan.slots += std::min(left / plan.slot_bytes, useful);
@@ -328,12 +373,49 @@ class Planner {
     plan.look_ahead_bytes = request_.look_ahead_bytes.value_or(std::min<std::uint64_t>(pages / 2, 256_MiB));
   }
 
-  // What fits need not be computed twice.
+  // Graphs first: what fits need not be computed twice, and computing is what a step has most of. Then staging, which
+  // serves every update, and at last states, each of which saves only its own way over a drive or a link.
   void use_spare_device_memory(MemoryPlan& plan, const Order& order) const {
-    if (request_.recomputed_layers || graph_bytes(order) == 0) return;
-    const std::uint64_t spare = plan.budgets[index(TierKind::Device)] - plan.need[index(TierKind::Device)];
-    plan.kept_graphs = std::min<std::uint64_t>(spare / graph_bytes(order), graphs());
-    fill_rows(plan, order);
+    if (!request_.recomputed_layers && graph_bytes(order) > 0) {
+      plan.kept_graphs = std::min<std::uint64_t>(spare_on_device(plan) / graph_bytes(order), graphs());
+      fill_rows(plan, order);
+    }
+    if (!training_) return;
+    if (request_.update_site == UpdateSite::Auto) {
+      MemoryPlan streaming = plan;
+      streaming.updates.site = UpdateSite::Auto;
+      fill_rows(streaming, order);
+      if (streaming.updates.streamed_share > 0 && on_nvme(plan) == 0 && fits(streaming)) grow_slots(streaming, order);
+      if (streaming.updates.streamed_share > 0 && fits(streaming)) plan = std::move(streaming);
+    }
+    const bool pays =
+        plan.placement.optimizer == TierKind::Nvme || states_on_device_pay(update_shape(), plan.placement);
+    if (pays && may_keep_states_on_device(plan)) keep_states_on_device(plan, order);
+  }
+
+  // Whether spare device memory may take states: where their home was left open.
+  bool may_keep_states_on_device(const MemoryPlan& plan) const {
+    return training_ && !request_.optimizer && !request_.optimizer_device_share &&
+           request_.update_site != UpdateSite::Host && plan.placement.optimizer != TierKind::Device;
+  }
+
+  // As many as the spare memory holds.
+  void keep_states_on_device(MemoryPlan& plan, const Order& order) const {
+    MemoryPlan keeping = plan;
+    // Their weights and gradients may need staging that nothing else did.
+    const Placement all{plan.placement.param, plan.placement.grad, TierKind::Device};
+    const UpdatePlan there = plan_updates(update_shape(), all, UpdateSite::Device, plan.slot_bytes);
+    const std::uint64_t staging = plan.updates.staging_bytes > 0 ? 0 : zero::kUpdateStagingSets * there.staging_bytes;
+    const std::uint64_t spare = spare_on_device(plan);
+    if (spare <= staging) return;
+    keeping.placement.optimizer_device_bytes = resident_states(plan.placement).on_device + spare - staging;
+    fill_rows(keeping, order);
+    if (fits(keeping)) plan = std::move(keeping);
+  }
+
+  static std::uint64_t spare_on_device(const MemoryPlan& plan) {
+    const std::uint64_t budget = plan.budgets[index(TierKind::Device)];
+    return budget - std::min(budget, plan.need[index(TierKind::Device)]);
   }
 
   // Layers that can keep their graphs: all between the first and the last one.
@@ -367,24 +449,18 @@ class Planner {
       written += order.grads_stored;
     }
     if (plan.placement.optimizer == TierKind::Nvme) {
-      read += totals_.optimizer - shares.optimizer;
-      written += totals_.optimizer - shares.optimizer;
+      const std::uint64_t on_drive = totals_.optimizer - resident_states(plan.placement).bytes - shares.optimizer;
+      read += on_drive;
+      written += on_drive;
     }
     plan.nvme_read_per_step = static_cast<std::uint64_t>(static_cast<double>(read) * missing);
     plan.nvme_written_per_step = static_cast<std::uint64_t>(static_cast<double>(written) * missing);
     plan.link_per_step = (plan.placement.param != TierKind::Device ? order.gathered : 0) +
-                         (plan.placement.grad != TierKind::Device ? order.grads_sent : 0) +
-                         (crosses_for_update(plan.placement) ? totals_.param + totals_.grad : 0);
+                         (plan.placement.grad != TierKind::Device ? order.grads_sent : 0) + plan.updates.link_bytes;
     const double seconds = static_cast<double>(plan.nvme_read_per_step + plan.nvme_written_per_step) / 2e9 +
                            static_cast<double>(plan.link_per_step) / 20e9;
     // Without a gather ahead compute waits for every copy.
     return plan.ahead == zero::GatherAhead::One ? seconds : 2 * seconds + 1e-6;
-  }
-
-  static bool crosses_for_update(const Placement& placement) {
-    const bool update_on_device = placement.optimizer == TierKind::Device;
-    return (placement.param == TierKind::Device) != update_on_device ||
-           (placement.grad == TierKind::Device) != update_on_device;
   }
 
   const PlanRequest& request_;
@@ -393,6 +469,7 @@ class Planner {
   std::vector<std::uint64_t> grad_bytes_;   // of a rank's shard at home
   std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
   Totals totals_;
+  std::uint64_t asked_on_device_ = 0;  // of states, in whole groups
   HostShares split_;
   std::vector<Order> orders_;  // that the plan may choose from
 };
@@ -426,6 +503,10 @@ MemoryPlan make_plan(const PlanRequest& request) {
       << "}.";
   if (closest.need[0] > closest.budgets[0]) {
     out << "\nA smaller per_device_train_batch_size or max_seq_length lowers the activations.";
+  }
+  if (closest.need[0] > closest.budgets[0] && closest.updates.streamed_share > 0) {
+    out << "\nWith strata.update_site: device nothing is streamed, which saves up to "
+        << format_bytes(zero::kUpdateStagingSets * closest.updates.staging_bytes) << " of staging on the device.";
   }
   if (request.budgets[index(TierKind::Nvme)] == 0) {
     out << "\nWith strata.nvme.paths set, parameters and optimizer states can move to a drive.";

@@ -9,6 +9,7 @@
 
 #include "core/shard_optimizer.h"
 #include "engine/shard_specs.h"
+#include "engine/update_plan.h"
 #include "offload/tier.h"
 #include "zero/visits.h"
 
@@ -34,6 +35,10 @@ struct PlanRequest {
   std::optional<offload::TierKind> param, grad, optimizer;  // wanted homes; the plan chooses the others
   double param_host_share = 0;                              // of Placement, where the home is nvme
   double optimizer_host_share = 0;
+  std::optional<double> optimizer_device_share;  // of EngineConfig
+  UpdateSite update_site = UpdateSite::Auto;
+  zero::UpdateCosts update_costs;
+  offload::Access param_access = offload::Access::Write;  // of an update
   std::optional<std::uint64_t> slot_bytes;
   std::optional<std::uint64_t> look_ahead_bytes;
 };
@@ -57,7 +62,7 @@ struct MemoryPlan {
   std::size_t slots = 0;         // pages in host memory
   std::size_t pins_at_once = 0;  // of those, in use by an update at once: the fewest that do
   std::size_t grad_staging_slots = 0;
-  std::size_t device_staging_slots = 0;
+  UpdatePlan updates;
   std::uint64_t look_ahead_bytes = 0;
   std::vector<PlanRow> rows;
   PerTier need{};  // sums of the rows

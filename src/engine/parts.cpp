@@ -54,6 +54,9 @@ ModelParts make_model_parts(const EngineConfig& config) {
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
   parts.graph_bytes = model->graph_bytes(config.batch_size, config.max_tokens);
+  if (config.training && config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device) {
+    parts.update_costs = measure_update_costs(config.optimizer, config.param_type, config.adam_threads);
+  }
   parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, 1);
   return parts;
 }
@@ -102,6 +105,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.param_type = config.param_type;
   if (config.training) {
     request.states = state_specs(config.optimizer, config.param_type);
+    if (reads_param(config.optimizer, config.param_type)) request.param_access = offload::Access::ReadWrite;
   }
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.accumulate_in_fp32 = config.accumulate_in_fp32;
@@ -120,6 +124,9 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.optimizer = config.optimizer_home;
   request.param_host_share = config.param_host_share;
   request.optimizer_host_share = config.optimizer_host_share;
+  request.optimizer_device_share = config.optimizer_device_share;
+  request.update_site = config.update_site;
+  request.update_costs = parts.update_costs;
   request.slot_bytes = config.slot_bytes;
   request.look_ahead_bytes = config.look_ahead_bytes;
   return request;

@@ -18,10 +18,11 @@ struct ModelParts {
   std::uint64_t activation_bytes = 0;
   std::uint64_t open_micro_batch_bytes = 0;
   std::uint64_t graph_bytes = 0;
+  zero::UpdateCosts update_costs;  // measured where something depends on them
 };
 
-// Reads config.json and makes the layers. Probes the host's products when config.compute is Auto. Throws: DataError,
-// ConfigError.
+// Reads config.json and makes the layers. Probes the host's products when config.compute is Auto, and what an update
+// takes when config.update_site is. Throws: DataError, ConfigError.
 ModelParts make_model_parts(const EngineConfig& config);
 
 // The parameters of a model, without making it compute. Throws: DataError.

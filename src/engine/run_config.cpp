@@ -248,10 +248,11 @@ class Parser {
   void check_split(const std::string& what, const StrataConfig::Placement::Split& split, const AutoTier& home) {
     if (!split.given()) return;
     const std::string key = "strata.placement.shares." + what;
-    const double sum = split.host + split.nvme;
+    const double sum = split.host + split.nvme + split.device;
     if (std::fabs(sum - 1) > 1e-9) {
-      problems_.push_back(key + ": host " + write_value(split.host) + " and nvme " + write_value(split.nvme) +
-                          " add up to " + write_value(sum) + ", not to 1");
+      const std::string device = split.device > 0 ? "device " + write_value(split.device) + ", " : "";
+      problems_.push_back(key + ": " + device + "host " + write_value(split.host) + " and nvme " +
+                          write_value(split.nvme) + " add up to " + write_value(sum) + ", not to 1");
     }
     if (home && *home != offload::TierKind::Nvme) {
       problems_.push_back(origin_of("strata.placement." + what) + "strata.placement." + what + " gives one home and " +

@@ -37,6 +37,7 @@ enum class SaveStrategy : std::uint8_t { No, Steps };
 enum class DeviceChoice : std::uint8_t { Auto, Host };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp16, Fp32 };
 enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
+enum class UpdateSiteChoice : std::uint8_t { Auto, Host, Device, Streamed };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 
 // No value = auto: measured, or chosen by the plan.
@@ -67,12 +68,13 @@ struct StrataConfig {
     AutoTier param;
     AutoTier grad;  // never Nvme
     AutoTier optimizer;
-    // Of a class whose home is nvme: the part of its bytes that stays in host memory. Both 0: not split; else they add
-    // up to 1.
+    // The parts of a class's bytes on each tier; on the device, of the optimizer alone, in whole groups. All 0: not
+    // split; else they add up to 1.
     struct Split {
       double host = 0;
       double nvme = 0;
-      bool given() const { return host > 0 || nvme > 0; }
+      double device = 0;
+      bool given() const { return host > 0 || nvme > 0 || device > 0; }
       bool operator==(const Split&) const = default;
     };
     struct Shares {
@@ -102,6 +104,7 @@ struct StrataConfig {
   bool accumulate_in_fp32 = true;  // gradients of several micro-batches
   std::int64_t loss_chunk = 256;   // tokens of one piece of the logits
   RecomputeChoice recompute;
+  UpdateSiteChoice update_site = UpdateSiteChoice::Auto;
   bool delay_update = false;      // updates wait for all gradients, as with clipping
   AutoBytes prefetch;             // bytes fetched ahead of their use
   AutoBytes slot_size;            // bytes of one staging slot

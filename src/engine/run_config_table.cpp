@@ -204,6 +204,10 @@ void add_strata(std::vector<Setting>& rows) {
         "Share of the optimizer's bytes kept in host memory; with the next one it adds up to 1.");
   s.add("strata.placement.shares.optimizer.nvme", "", STRATA_FIELD(strata.placement.shares.optimizer.nvme), kRatio,
         "Share of the optimizer's bytes on the drives.");
+  s.add(
+      "strata.placement.shares.optimizer.device", "", STRATA_FIELD(strata.placement.shares.optimizer.device), kRatio,
+      "Share of the optimizer's bytes on the device, in whole groups, first ones first; with the two above it adds up "
+      "to 1.");
   s.add("strata.optimizer_states.master", "", STRATA_FIELD(strata.optimizer_states.master), kAny,
         "remainder = the 16 bits that a bf16 weight lacks instead of an fp32 copy: exact, 2 bytes a parameter less.");
   s.add("strata.optimizer_states.moments", "", STRATA_FIELD(strata.optimizer_states.moments), kAny,
@@ -233,6 +237,11 @@ void add_strata(std::vector<Setting>& rows) {
       "strata.recompute", "", STRATA_FIELD(strata.recompute), kAny,
       "Layers whose activations are computed again in backward: all, none, or how many (the first ones); auto = those "
       "that do not fit the device budget.");
+  s.add(
+      "strata.update_site", "", STRATA_FIELD(strata.update_site), kAny,
+      "Where updates run: host = on the processor; device = on the device where the states are at home there; streamed "
+      "= on the device, other states go there and back; auto = as device, and streamed in part where that was "
+      "measured to end sooner. The same bits everywhere.");
   s.add("strata.delay_update", "", STRATA_FIELD(strata.delay_update), kAny,
         "Without clipping and fp16 updates begin during backward, and a gradient that is not finite ends the run; true "
         "= they "

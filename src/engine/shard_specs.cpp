@@ -1,5 +1,6 @@
 #include "engine/shard_specs.h"
 
+#include "core/bytes.h"
 #include "offload/shares.h"
 
 namespace strata::engine {
@@ -22,25 +23,48 @@ void split(const std::vector<ShardSpec*>& shards, double host_share) {
 std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, const Placement& placement,
                                     DType param_type, DType grad_type, std::span<const StateSpec> states) {
   std::vector<GroupSpecs> groups;
+  const std::vector<bool> on_device = states_on_device(layouts, states, placement.optimizer_device_bytes);
   for (const zero::FlatLayout& layout : layouts) {
     const std::string& name = layout.group().name;
     const std::uint64_t numel = layout.shard_numel();
     GroupSpecs& group = groups.emplace_back();
     group.param = {name + "/param", ShardKind::Param, param_type, numel, placement.param};
     group.grad = {name + "/grad", ShardKind::Grad, grad_type, states.empty() ? 0 : numel, placement.grad};
+    const offload::TierKind home = on_device[groups.size() - 1] ? offload::TierKind::Device : placement.optimizer;
     for (const StateSpec& state : states) {
       group.states.push_back(
-          {name + "/" + state.name, ShardKind::OptimState, state.dtype, state.values_for(numel), placement.optimizer});
+          {name + "/" + state.name, ShardKind::OptimState, state.dtype, state.values_for(numel), home});
     }
   }
   std::vector<ShardSpec*> params, optimizer;
   for (GroupSpecs& group : groups) {
     params.push_back(&group.param);
-    for (ShardSpec& state : group.states) optimizer.push_back(&state);
+    for (ShardSpec& state : group.states) {
+      if (state.home == placement.optimizer) optimizer.push_back(&state);
+    }
   }
   split(params, placement.param_host_share);
   split(optimizer, placement.optimizer_host_share);
   return groups;
+}
+
+std::uint64_t device_bytes_of_states(const zero::FlatLayout& layout, std::span<const StateSpec> states) {
+  std::uint64_t bytes = 0;
+  for (const StateSpec& state : states) {
+    bytes += align_up(state.values_for(layout.shard_numel()) * bytes_of(state.dtype), kPageBytes);
+  }
+  return bytes;
+}
+
+std::vector<bool> states_on_device(std::span<const zero::FlatLayout> layouts, std::span<const StateSpec> states,
+                                   std::uint64_t device_bytes) {
+  std::vector<bool> on_device;
+  for (const zero::FlatLayout& layout : layouts) {
+    const std::uint64_t bytes = device_bytes_of_states(layout, states);
+    on_device.push_back(bytes > 0 && bytes <= device_bytes);
+    if (on_device.back()) device_bytes -= bytes;
+  }
+  return on_device;
 }
 
 std::uint64_t host_bytes(const ShardSpec& spec) {

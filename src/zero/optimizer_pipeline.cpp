@@ -1,6 +1,7 @@
 #include "zero/optimizer_pipeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -46,22 +47,44 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
   }
 }
 
+std::vector<UpdatePart> update_parts(const offload::ShardStore& store, const UpdateShards& shards) {
+  std::vector<UpdatePart> parts;
+  for (std::size_t i = 0; i < shards.count(); ++i) {
+    const offload::ShardSpec& spec = store.spec(shards.shard(i));
+    parts.push_back({spec.dtype, shards.per_value(i), shards.access(i), spec.home});
+  }
+  return parts;
+}
+
+UpdateWork update_work(const offload::ShardStore& store, const UpdateShards& shards) {
+  std::vector<std::uint64_t> units;
+  for (std::uint32_t p = 0; p < store.pieces(shards.param); ++p) units.push_back(store.range({shards.param, p}).numel);
+  return update_work(update_parts(store, shards), std::move(units));
+}
+
+bool update_acquires(const offload::ShardStore& store, const UpdateShards& shards, std::size_t position,
+                     offload::PieceId piece) {
+  if (store.device_address(piece.shard) == nullptr) return true;
+  const std::uint64_t per_value = shards.per_value(position);
+  const offload::PieceRange range = store.range(piece);
+  offload::PieceId unit = store.piece_at(shards.param, range.first * per_value);
+  for (; unit.piece < store.pieces(shards.param); ++unit.piece) {
+    if (store.range(unit).first >= (range.first + range.numel) * per_value) break;
+    if (shards.site(unit) == UpdateSite::Host) return true;
+  }
+  return false;
+}
+
 OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
-                                     UpdateSite site, offload::ShardStore& store, ShardOptimizer& host_optimizer,
-                                     ShardOptimizer& device_optimizer, const Buffer* device_staging, std::size_t rank,
-                                     Stream& stream, Executor& updates, LinkCounters& counters, BusyTimes& times,
-                                     offload::Lane lane)
+                                     offload::ShardStore& store, ShardOptimizer& host_optimizer, DeviceUpdates* device,
+                                     std::size_t rank, Executor& updates, BusyTimes& times, offload::Lane lane)
     : layouts_(std::move(layouts)),
       shards_(std::move(shards)),
-      site_(site),
       store_(store),
       host_optimizer_(host_optimizer),
-      device_optimizer_(device_optimizer),
-      device_staging_(device_staging),
+      device_(device),
       rank_(rank),
-      stream_(stream),
       updates_(updates),
-      counters_(counters),
       times_(times),
       lane_(lane) {}
 
@@ -79,8 +102,9 @@ Event OptimizerPipeline::start(std::size_t group, const StepContext& context, co
     try {
       if (failure_) std::rethrow_exception(failure_);
       gradient.wait();
-      update(group, context);
-      done->complete();
+      update(group, context).on_complete([done](const std::exception_ptr& error) {
+        error ? done->fail(error) : done->complete();
+      });
     } catch (...) {
       failure_ = std::current_exception();
       done->fail(failure_);
@@ -94,14 +118,38 @@ void OptimizerPipeline::step(const StepContext& context) {
   when_all(events).wait();
 }
 
-void OptimizerPipeline::update(std::size_t group, const StepContext& context) {
-  if (site_ == UpdateSite::Host) {
-    step_on_host(group, context);
-  } else {
-    step_on_device(group, context);
+void OptimizerPipeline::Page::let_go() {
+  pin.release_after(std::exchange(used_until, Event()));
+}
+
+Event OptimizerPipeline::update(std::size_t group, const StepContext& context) {
+  const UpdateShards& shards = shards_[group];
+  std::vector<Page> pages(shards.count());
+  const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
+    Page& page = pages[position];
+    page.let_go();
+    if (!update_acquires(store_, shards, position, piece)) return;
+    page.pin = store_.acquire(piece, shards.access(position), lane_);
+    page.first = store_.range(piece).first;
+  };
+  const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
+    if (shards.site(store_.piece_at(shards.param, first)) == UpdateSite::Host) {
+      update_on_host(group, context, pages, first, numel);
+    } else {
+      update_on_device(group, context, pages, first, numel);
+    }
+  };
+  try {
+    walk_update(store_, shards, on_piece, on_chunk);
+  } catch (...) {
+    (void)last_on_device_.wait_noexcept();  // until then streams touch the pages
+    throw;
   }
-  // Parameters at home on the device are written through the link: the next forward reads them there.
+  for (Page& page : pages) page.let_go();
+  // What is at home on the device and was updated on the host is written through the link: the next forward reads it
+  // there.
   store_.drain_uncached();
+  return last_on_device_;
 }
 
 std::vector<Segment> OptimizerPipeline::segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const {
@@ -113,89 +161,52 @@ std::uint64_t OptimizerPipeline::element_index(std::size_t group, std::uint64_t 
   return (static_cast<std::uint64_t>(group) << 40) + rank_ * layouts_[group]->shard_numel() + first;
 }
 
-void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& context) {
-  const UpdateShards& shards = shards_[group];
-  std::vector<offload::Pin> pins(shards.count());
-  std::vector<std::uint64_t> piece_first(shards.count());
-  const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
-    pins[position].release();
-    pins[position] = store_.acquire(piece, shards.access(position), lane_);
-    piece_first[position] = store_.range(piece).first;
-  };
-  const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
-    std::vector<TensorSpan> spans;
-    for (std::size_t i = 0; i < shards.count(); ++i) {
-      const DType dtype = store_.spec(shards.shard(i)).dtype;
-      const std::size_t per_value = shards.per_value(i);
-      spans.push_back(TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(
-          first / per_value - piece_first[i], numel / per_value));
-    }
-    const std::vector<Segment> segments = segments_of(group, first, numel);
-    const Stopwatch watch(times_, Work::Update, group);
-    host_optimizer_
-        .step(context, {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments,
-                        element_index(group, first)})
-        .wait();
-    if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
-  };
-  walk_update(store_, shards, on_piece, on_chunk);
+TensorSpan OptimizerPipeline::in_page(const UpdateShards& shards, std::size_t position, const Page& page,
+                                      std::uint64_t first, std::uint64_t numel) const {
+  const DType dtype = store_.spec(shards.shard(position)).dtype;
+  const std::size_t per_value = shards.per_value(position);
+  return TensorSpan{page.pin.wait().data(), dtype, store_.piece_numel(dtype)}.subspan(first / per_value - page.first,
+                                                                                      numel / per_value);
 }
 
-// States are at home on the device; gradient and parameter come to them, and the new parameter goes back to its home.
-void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& context) {
+void OptimizerPipeline::update_on_host(std::size_t group, const StepContext& context, const std::vector<Page>& pages,
+                                       std::uint64_t first, std::uint64_t numel) {
   const UpdateShards& shards = shards_[group];
-  std::vector<offload::Pin> pins(shards.count());
-  std::vector<std::uint64_t> piece_first(shards.count());
-  const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
-    pins[position].release();
-    if (store_.device_address(piece.shard) != nullptr) return;
-    pins[position] = store_.acquire(piece, shards.access(position), lane_);
-    piece_first[position] = store_.range(piece).first;
-  };
-  const auto on_chunk = [&](std::uint64_t first, std::uint64_t numel) {
-    std::vector<TensorSpan> on_device;
-    std::vector<TensorSpan> on_host(shards.count());
-    for (std::size_t i = 0; i < shards.count(); ++i) {
-      const DType dtype = store_.spec(shards.shard(i)).dtype;
-      const std::size_t per_value = shards.per_value(i);
-      if (std::byte* home = store_.device_address(shards.shard(i))) {
-        on_device.push_back(
-            TensorSpan{home, dtype, store_.spec(shards.shard(i)).numel}.subspan(first / per_value, numel / per_value));
-        continue;
-      }
-      on_host[i] =
-          TensorSpan{pins[i].wait().data(), dtype, store_.piece_numel(dtype)}.subspan(first - piece_first[i], numel);
-      STRATA_EXPECTS(device_staging_ != nullptr && i < kFirstState, "states are not at home on the device");
-      on_device.push_back({device_staging_[i].data(), dtype, numel});
-    }
-    update_on_device(group, context, on_device, on_host, numel, first);
-  };
-  walk_update(store_, shards, on_piece, on_chunk);
-}
-
-void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& context,
-                                         std::vector<TensorSpan>& on_device, std::vector<TensorSpan>& on_host,
-                                         std::size_t numel, std::uint64_t first) {
-  const UpdateShards& shards = shards_[group];
-  const Stopwatch watch(times_, Work::Update, group);
-  for (const std::size_t i : {kParam, kGrad}) {
-    if (on_host[i].data == nullptr || !reads(shards.access(i))) continue;
-    stream_.copy(on_device[i].data, on_host[i].data, on_host[i].bytes());
-    counters_.to_device += on_host[i].bytes();
-  }
+  std::vector<TensorSpan> spans;
+  for (std::size_t i = 0; i < shards.count(); ++i) spans.push_back(in_page(shards, i, pages[i], first, numel));
   const std::vector<Segment> segments = segments_of(group, first, numel);
-  stream_.launch([&] {
-    device_optimizer_
-        .step(context, {on_device[kParam], on_device[kGrad], std::span(on_device).subspan(kFirstState), segments,
-                        element_index(group, first)})
-        .wait();
-  });
-  if (on_host[kParam].data != nullptr) {
-    stream_.copy(on_host[kParam].data, on_device[kParam].data, on_host[kParam].bytes());
-    counters_.to_host += on_host[kParam].bytes();
+  const Stopwatch watch(times_, Work::Update, group);
+  host_optimizer_
+      .step(context,
+            {spans[kParam], spans[kGrad], std::span(spans).subspan(kFirstState), segments, element_index(group, first)})
+      .wait();
+  if (!reads(shards.param_access)) zero_padding(spans[kParam], segments);
+}
+
+void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& context, std::vector<Page>& pages,
+                                         std::uint64_t first, std::uint64_t numel) {
+  STRATA_EXPECTS(device_ != nullptr, "this pipeline was made without updates on the device");
+  const UpdateShards& shards = shards_[group];
+  using Place = DeviceUpdates::Part::Place;
+  DeviceUpdates::Chunk chunk{context, group, {}, segments_of(group, first, numel), element_index(group, first)};
+  for (std::size_t i = 0; i < shards.count(); ++i) {
+    const offload::ShardSpec& spec = store_.spec(shards.shard(i));
+    const std::size_t per_value = shards.per_value(i);
+    if (std::byte* const home = store_.device_address(shards.shard(i))) {
+      const TensorSpan all{home, spec.dtype, spec.numel};
+      chunk.parts.push_back({all.subspan(first / per_value, numel / per_value), shards.access(i), Place::Device});
+    } else {
+      chunk.parts.push_back({in_page(shards, i, pages[i], first, numel), shards.access(i), Place::Host});
+    }
   }
-  stream_.record().wait();
-  if (on_host[kParam].data != nullptr && !reads(shards.param_access)) zero_padding(on_host[kParam], segments);
+  const DeviceUpdates::Part& param = chunk.parts[kParam];
+  if (param.place == Place::Host && !reads(param.access)) {
+    zero_padding(param.values, chunk.segments);  // the device writes the rest
+  }
+  last_on_device_ = device_->start(chunk);
+  for (std::size_t i = 0; i < chunk.parts.size(); ++i) {
+    if (chunk.parts[i].place == Place::Host) pages[i].used_until = last_on_device_;
+  }
 }
 
 }  // namespace strata::zero

@@ -7,12 +7,12 @@
 
 #include "zero/busy_times.h"
 #include "zero/context.h"
+#include "zero/device_updates.h"
 #include "zero/flat_layout.h"
+#include "zero/update_parts.h"
+#include "zero/update_sites.h"
 
 namespace strata::zero {
-
-// Where an update runs: where the states are at home, so that the larger bytes do not travel.
-enum class UpdateSite : std::uint8_t { Host, Device };
 
 // The shards of one group that an update touches, in the order in which their pieces are acquired.
 struct UpdateShards {
@@ -21,6 +21,7 @@ struct UpdateShards {
   offload::ShardId grad;
   std::vector<offload::ShardId> states;
   std::vector<std::size_t> elements_per_value{};  // of each state: StateSpec; empty: 1 of all
+  std::vector<UpdateSite> sites{};                // of each piece of the parameter; empty: the host, for all
 
   // Elements of the parameter that share one value of a position's shard.
   std::size_t per_value(std::size_t position) const {
@@ -39,7 +40,20 @@ struct UpdateShards {
     if (position == kParam) return param_access;
     return position == kGrad ? offload::Access::Read : offload::Access::ReadWrite;
   }
+  UpdateSite site(offload::PieceId piece_of_param) const {
+    return sites.empty() ? UpdateSite::Host : sites[piece_of_param.piece];
+  }
 };
+
+// The shards in the order of their positions.
+std::vector<UpdatePart> update_parts(const offload::ShardStore& store, const UpdateShards& shards);
+// What there is to choose: its units are the pieces of the parameter. Where the states are at home on the device
+// nothing.
+UpdateWork update_work(const offload::ShardStore& store, const UpdateShards& shards);
+// Whether the update acquires `piece` of the shard at `position`: not what is at home on the device, where no chunk
+// of it is updated on the host.
+bool update_acquires(const offload::ShardStore& store, const UpdateShards& shards, std::size_t position,
+                     offload::PieceId piece);
 
 // Calls on_chunk(first, numel) for runs of elements that lie within one piece of every shard, and before it
 // on_piece(position, piece) whenever a shard enters a new piece.
@@ -49,17 +63,15 @@ void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
                  const std::function<void(std::uint64_t, std::uint64_t)>& on_chunk);
 
 // Updates run on `updates`, one after the other, so that the next forward may begin while later groups still wait for
-// their states. The update of a chunk runs there (host site) or on `stream` (device site), which nobody else may use
-// meanwhile.
+// their states. A chunk on the host site is updated there; one on the device site is queued there for the device's
+// streams, and `updates` goes on, so that both work at the same time.
 class OptimizerPipeline {
  public:
-  // `device_staging`: two device slots of the store's slot size for chunks whose gradient or parameter is not at home
-  // on the device while its states are; null when that cannot happen. `lane`: of the schedule, for the update's
-  // accesses. References must outlive the pipeline.
-  OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards, UpdateSite site,
-                    offload::ShardStore& store, ShardOptimizer& host_optimizer, ShardOptimizer& device_optimizer,
-                    const Buffer* device_staging, std::size_t rank, Stream& stream, Executor& updates,
-                    LinkCounters& counters, BusyTimes& times, offload::Lane lane = offload::Lane::Gathers);
+  // `device`: null where no chunk is updated there; only this pipeline calls it, and `host_optimizer` runs at the same
+  // time as its optimizer. `lane`: of the schedule, for the update's accesses. References must outlive the pipeline.
+  OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
+                    offload::ShardStore& store, ShardOptimizer& host_optimizer, DeviceUpdates* device, std::size_t rank,
+                    Executor& updates, BusyTimes& times, offload::Lane lane = offload::Lane::Gathers);
 
   // Starts updating every group, in forward order. Event g completes when group g's new parameter and states are the
   // latest versions (writes to drives may still run), or fails with the first failure of any group so far. Gradients
@@ -72,28 +84,35 @@ class OptimizerPipeline {
   void step(const StepContext& context);
 
  private:
-  void update(std::size_t group, const StepContext& context);
+  // A page of a walk; it is let go when what was started on it has ended.
+  struct Page {
+    offload::Pin pin;
+    std::uint64_t first = 0;  // its first value in the shard
+    Event used_until;
+    void let_go();
+  };
+  // Ends when the host's part is done; the event completes when the device's is, that of earlier groups included.
+  Event update(std::size_t group, const StepContext& context);
+  void update_on_host(std::size_t group, const StepContext& context, const std::vector<Page>& pages,
+                      std::uint64_t first, std::uint64_t numel);
+  void update_on_device(std::size_t group, const StepContext& context, std::vector<Page>& pages, std::uint64_t first,
+                        std::uint64_t numel);
+  TensorSpan in_page(const UpdateShards& shards, std::size_t position, const Page& page, std::uint64_t first,
+                     std::uint64_t numel) const;
   std::vector<Segment> segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const;
   std::uint64_t element_index(std::size_t group, std::uint64_t first) const;
-  void step_on_host(std::size_t group, const StepContext& context);
-  void step_on_device(std::size_t group, const StepContext& context);
-  void update_on_device(std::size_t group, const StepContext& context, std::vector<TensorSpan>& on_device,
-                        std::vector<TensorSpan>& on_host, std::size_t numel, std::uint64_t first);
 
   const std::vector<const FlatLayout*> layouts_;
   const std::vector<UpdateShards> shards_;
-  const UpdateSite site_;
   offload::ShardStore& store_;
   ShardOptimizer& host_optimizer_;
-  ShardOptimizer& device_optimizer_;
-  const Buffer* device_staging_;
+  DeviceUpdates* const device_;
   const std::size_t rank_;
-  Stream& stream_;
   Executor& updates_;
-  LinkCounters& counters_;
   BusyTimes& times_;
   const offload::Lane lane_;
-  std::exception_ptr failure_;  // the first one; of the thread of `updates_`
+  Event last_on_device_;        // of the thread of `updates_`, as the next one
+  std::exception_ptr failure_;  // the first one
 };
 
 }  // namespace strata::zero

@@ -138,9 +138,9 @@ offload::Lane update_lane(UpdateTime time) {
 
 std::vector<offload::ScheduledAccess> scheduled_accesses(
     const offload::ShardStore& store, const std::vector<GroupShards>& shards, const std::vector<Visit>& visits,
-    const std::vector<Action>& actions, const std::vector<UpdateShards>* updates, UpdateSite site, UpdateTime time) {
+    const std::vector<Action>& actions, const std::vector<UpdateShards>* updates, UpdateTime time) {
   std::vector<offload::ScheduledAccess> accesses;
-  for (const offload::TimedAccess& access : timed_accesses(store, shards, visits, actions, updates, site, {}, time)) {
+  for (const offload::TimedAccess& access : timed_accesses(store, shards, visits, actions, updates, {}, time)) {
     accesses.push_back({access.piece, access.access, access.lane});
   }
   return accesses;
@@ -149,7 +149,7 @@ std::vector<offload::ScheduledAccess> scheduled_accesses(
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Visit>& visits, const std::vector<Action>& actions,
-                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                 const std::vector<UpdateShards>* updates,
                                                  const StepSeconds& seconds, UpdateTime time) {
   std::vector<offload::TimedAccess> accesses;
   double before_the_first = 0;
@@ -159,8 +159,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
   const offload::Lane lane = update_lane(time);
   const auto add_update = [&](const UpdateShards& update) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
-      if (!store.paged(piece)) return;
-      if (site == UpdateSite::Device && store.device_address(piece.shard) != nullptr) return;
+      if (!store.paged(piece) || !update_acquires(store, update, position, piece)) return;
       accesses.push_back({piece, update.access(position), 0, lane});
     };
     walk_update(store, update, on_piece, [&](std::uint64_t, std::uint64_t numel) {

@@ -72,7 +72,7 @@ std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardSto
                                                          const std::vector<GroupShards>& shards,
                                                          const std::vector<Visit>& visits,
                                                          const std::vector<Action>& actions,
-                                                         const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                         const std::vector<UpdateShards>* updates,
                                                          UpdateTime time = UpdateTime::AfterBackward);
 
 // The lane of updates at that time.
@@ -88,7 +88,7 @@ struct StepSeconds {
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Visit>& visits, const std::vector<Action>& actions,
-                                                 const std::vector<UpdateShards>* updates, UpdateSite site,
+                                                 const std::vector<UpdateShards>* updates,
                                                  const StepSeconds& seconds,
                                                  UpdateTime time = UpdateTime::AfterBackward);
 

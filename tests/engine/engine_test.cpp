@@ -105,6 +105,49 @@ TEST_F(EngineTest, TrainsToTheSameBitsWhereverItsStatesLive) {
   expect_equal_bits(configs, names);
 }
 
+TEST_F(EngineTest, TrainsToTheSameBitsWhereverUpdatesRun) {
+  std::vector<EngineConfig> configs{squeezed(config(kAllDevice))};
+  std::vector<std::string> names{kAllDevice.text()};
+  for (const Homes& homes : kHomes) {
+    for (const UpdateSite site : {UpdateSite::Auto, UpdateSite::Host, UpdateSite::Device, UpdateSite::Streamed}) {
+      EngineConfig one = config(homes);
+      one.update_site = site;
+      one.optimizer_device_share = configs.size() % 2 == 0 ? 0.5 : 0;
+      one.delay_update = configs.size() % 3 == 0;
+      one.adamw.max_grad_norm = configs.size() % 5 < 2 ? 0 : 1e9;  // clips nothing
+      configs.push_back(squeezed(one));
+      names.push_back(homes.text() + " site " + std::to_string(static_cast<int>(site)));
+    }
+  }
+  configs.front().adamw.max_grad_norm = 0;
+  expect_equal_bits(configs, names);
+}
+
+TEST_F(EngineTest, AStreamedUpdateMovesWhatThePlanSaysAndFitsIt) {
+  EngineConfig streamed = config(kAllHost);
+  streamed.update_site = UpdateSite::Streamed;
+  streamed.overlap_update = false;
+  const std::unique_ptr<Engine> engine = Engine::create(squeezed(streamed));
+  EXPECT_NE(engine->description().find("updates on the device, all states streamed there and back"), std::string::npos)
+      << engine->description();
+  train_tiny(*engine, 1);
+  const StepSummary step = train_tiny(*engine, 1).front();
+  const MemoryPlan& plan = engine->memory_plan();
+  EXPECT_EQ(plan.updates.streamed_share, 1);
+  // Padding of weights that are only written stays at home.
+  EXPECT_NEAR(static_cast<double>(step.to_device + step.to_host), static_cast<double>(plan.link_per_step),
+              1e-2 * static_cast<double>(plan.link_per_step));
+  for (std::size_t t = 0; t < offload::kTiers; ++t) EXPECT_LE(engine->peak_bytes()[t], plan.need[t]) << "tier " << t;
+}
+
+TEST_F(EngineTest, OnTheHostAsADeviceMeasuringNeverChoosesToStream) {
+  for (const Homes& homes : kHomes) {
+    const MemoryPlan plan = Engine::plan(config(homes));
+    EXPECT_EQ(plan.updates.streamed_share, 0) << homes.text();
+    EXPECT_EQ(plan.updates.device_share, homes.optimizer == TierKind::Device ? 1 : 0) << homes.text();
+  }
+}
+
 TEST_F(EngineTest, TracesComputeUpdatesAndRequestsAndCountsTheIdeal) {
   Trace trace;
   EngineConfig on_drive = squeezed(config(kAllNvme));

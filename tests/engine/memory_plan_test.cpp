@@ -47,6 +47,15 @@ PlanRequest accumulating_request(const zero::LayerCompute& compute, std::size_t 
   return request;
 }
 
+// A device of its own behind a link as fast as the processor's update.
+constexpr zero::UpdateCosts kDeviceCosts{
+    .host_update = 2e-9, .device_update = 1e-11, .to_device = 5e-11, .to_host = 5e-11};
+constexpr zero::UpdateCosts kSharedCores{.host_update = 2e-9,
+                                         .device_update = 2e-9,
+                                         .to_device = 5e-11,
+                                         .to_host = 5e-11,
+                                         .cores = zero::UpdateCosts::Cores::Shared};
+
 // Budgets from far too small to ample; a third of them without a drive.
 PlanRequest random_request(std::mt19937_64& random) {
   const auto some = [&](std::uint64_t below) { return random() % below; };
@@ -55,6 +64,9 @@ PlanRequest random_request(std::mt19937_64& random) {
   request.open_micro_batch_bytes = some(4_MiB);
   request.graph_bytes = some(30_MiB);
   if (some(4) == 0) request.slot_bytes = 1 + some(2_MiB);
+  request.update_site = static_cast<UpdateSite>(some(4));
+  if (some(4) == 0) request.optimizer_device_share = static_cast<double>(some(100)) / 100;
+  if (some(2) == 0) request.update_costs = kDeviceCosts;
   return request;
 }
 
@@ -109,6 +121,13 @@ std::string refusal_of(const PlanRequest& request) {
   return {};
 }
 
+PerTier bytes_of_row(const MemoryPlan& plan, const std::string& what) {
+  for (const PlanRow& row : plan.rows) {
+    if (row.what == what) return row.bytes;
+  }
+  return {};
+}
+
 TEST(MemoryPlan, KeepsEverythingOnADeviceThatHoldsIt) {
   const MemoryPlan plan = make_plan(training_request({1_GiB, 1_GiB, 1_GiB}));
   EXPECT_EQ(plan.placement, (Placement{TierKind::Device, TierKind::Device, TierKind::Device}));
@@ -124,7 +143,7 @@ TEST(MemoryPlan, MovesTheStatesToTheHostBeforeItUsesADrive) {
 TEST(MemoryPlan, MovesTheStatesToADriveWhenNothingElseHoldsThem) {
   const MemoryPlan plan = make_plan(training_request({150_MiB, 60_MiB, 1_GiB}));
   EXPECT_EQ(plan.placement.optimizer, TierKind::Nvme);
-  EXPECT_GE(plan.need[2], 192_MiB);
+  EXPECT_EQ(plan.need[2] + bytes_of_row(plan, "optimizer states")[0], 192_MiB);
   EXPECT_GT(plan.nvme_read_per_step, 0u);
 }
 
@@ -283,6 +302,93 @@ TEST(MemoryPlan, AcceptsItsOwnNeedsAsBudgets) {
     if (!plan) continue;
     request.budgets = plan->need;
     EXPECT_TRUE(plan_or_nothing(request)) << to_table(*plan);
+  }
+}
+
+PlanRequest on_host(PerTier budgets, UpdateSite site) {
+  PlanRequest request = training_request(budgets);
+  request.param = request.grad = request.optimizer = TierKind::Host;
+  request.update_site = site;
+  return request;
+}
+
+TEST(MemoryPlanUpdates, StreamedOnesHaveStagingForThreeChunksOnTheDevice) {
+  const MemoryPlan plan = make_plan(on_host({200_MiB, 400_MiB, 0}, UpdateSite::Streamed));
+  // Of bf16 weights and gradients half a page each, of three fp32 states a whole one.
+  EXPECT_EQ(plan.updates.staging_bytes, 4 * plan.slot_bytes);
+  EXPECT_EQ(bytes_of_row(plan, "update staging")[0], 3 * 4 * plan.slot_bytes);
+  EXPECT_EQ(plan.updates.device_share, 1);
+  EXPECT_EQ(plan.updates.streamed_share, 1);
+  const MemoryPlan host = make_plan(on_host({200_MiB, 400_MiB, 0}, UpdateSite::Host));
+  EXPECT_EQ(bytes_of_row(host, "update staging")[0], 0U);
+  EXPECT_EQ(host.updates.device_share, 0);
+  EXPECT_EQ(host.need[0] + 12 * plan.slot_bytes, plan.need[0]);
+  // Weights, gradients and states of 16 Mi elements go there and all but gradients back.
+  EXPECT_EQ(plan.link_per_step - host.link_per_step, (14 + 14) * (16_MiB));
+}
+
+TEST(MemoryPlanUpdates, ARefusalSaysWhatStreamingTakes) {
+  const PlanRequest too_small = on_host({1_MiB, 400_MiB, 0}, UpdateSite::Auto);
+  PlanRequest request = as_recommended(too_small, refusal_of(too_small));
+  EXPECT_TRUE(plan_or_nothing(request));
+  request.update_site = UpdateSite::Streamed;
+  const std::string message = refusal_of(request);
+  EXPECT_NE(message.find("update staging"), std::string::npos) << message;
+  EXPECT_NE(message.find("strata.update_site: device nothing is streamed, which saves up to 3.00 MiB"),
+            std::string::npos)
+      << message;
+  EXPECT_TRUE(plan_or_nothing(as_recommended(request, message)));
+}
+
+TEST(MemoryPlanUpdates, AreStreamedInPartWhereThatEndsSoonerAndTheStagingFits) {
+  PlanRequest request = on_host({200_MiB, 400_MiB, 0}, UpdateSite::Auto);
+  request.update_costs = kDeviceCosts;
+  const MemoryPlan plan = make_plan(request);
+  EXPECT_EQ(plan.updates.site, UpdateSite::Auto);
+  // 14 bytes each way in 0.7 ns beside 2 ns: three of four.
+  EXPECT_NEAR(plan.updates.streamed_share, 0.74, 0.05);
+  request.budgets[0] = plan.need[0] - bytes_of_row(plan, "update staging")[0];
+  EXPECT_EQ(make_plan(request).updates.streamed_share, 0) << "no room for staging";
+  request = on_host({200_MiB, 400_MiB, 0}, UpdateSite::Auto);
+  request.update_costs = kSharedCores;
+  EXPECT_EQ(make_plan(request).updates.device_share, 0) << "copies on the same cores never pay";
+}
+
+TEST(MemoryPlanUpdates, SpareDeviceMemoryTakesGraphsBeforeStates) {
+  PlanRequest request = training_request({150_MiB, 60_MiB, 1_GiB});
+  const MemoryPlan without = make_plan(request);
+  ASSERT_EQ(without.placement.optimizer, TierKind::Nvme);
+  EXPECT_EQ(bytes_of_row(without, "optimizer states")[0], 60_MiB);
+  request.graph_bytes = 10_MiB;
+  const MemoryPlan plan = make_plan(request);
+  EXPECT_EQ(plan.kept_graphs, 4U);
+  EXPECT_LT(bytes_of_row(plan, "optimizer states")[0], 60_MiB);
+  EXPECT_GT(plan.nvme_read_per_step, without.nvme_read_per_step);
+  request.optimizer = TierKind::Nvme;
+  EXPECT_EQ(bytes_of_row(make_plan(request), "optimizer states")[0], 0U) << "the drive was asked for";
+}
+
+TEST(MemoryPlanUpdates, StatesThatFitNoOtherTierLieOnTheDevice) {
+  PlanRequest request = training_request({150_MiB, 60_MiB, 150_MiB});
+  const MemoryPlan plan = make_plan(request);
+  EXPECT_EQ(plan.placement.optimizer, TierKind::Nvme);
+  EXPECT_EQ(plan.need[2], 192_MiB - bytes_of_row(plan, "optimizer states")[0]);
+  request.update_site = UpdateSite::Host;
+  EXPECT_FALSE(plan_or_nothing(request));
+}
+
+TEST(MemoryPlanUpdates, AShareOnTheDeviceIsWholeGroupsInTheirOrder) {
+  PlanRequest request = training_request({200_MiB, 100_MiB, 1_GiB});
+  request.optimizer = TierKind::Nvme;
+  for (const auto& [share, mib] : {std::pair{0.0, 0}, {0.12, 0}, {0.125, 24}, {0.3125, 60}, {0.45, 84}, {1.0, 192}}) {
+    SCOPED_TRACE(share);
+    request.optimizer_device_share = share;
+    if (mib == 192) request.budgets[0] = 400_MiB;
+    const MemoryPlan plan = make_plan(request);
+    EXPECT_EQ(bytes_of_row(plan, "optimizer states")[0], static_cast<std::uint64_t>(mib) * 1_MiB);
+    EXPECT_EQ(plan.need[2], 192_MiB - static_cast<std::uint64_t>(mib) * 1_MiB);
+    EXPECT_NEAR(plan.updates.device_share, mib / 192.0, 1e-9);
+    EXPECT_EQ(plan.updates.streamed_share, 0);
   }
 }
 

@@ -120,6 +120,29 @@ TEST_F(OptimizerStatesTest, TrainWeightsAndGradientsOfEveryTypeToTheSameBitsOnEv
   }
 }
 
+TEST_F(OptimizerStatesTest, TrainToTheSameBitsOnEveryUpdateSite) {
+  std::uint64_t seed = 0;
+  for (const OptimizerConfig& optimizer : kConfigs) {
+    const std::unique_ptr<Engine> in_memory = Engine::create(config(optimizer));
+    train_tiny(*in_memory, 3);
+    const std::vector<std::uint32_t> bits = tiny_parameter_bits(*in_memory);
+    for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+      for (const UpdateSite site : {UpdateSite::Host, UpdateSite::Streamed}) {
+        EngineConfig other = config(optimizer, home);
+        other.update_site = site;
+        other.optimizer_device_share = 0.3;  // one group, where that is not the home of all
+        other.adversarial_streams = true;
+        other.overlap_update = ++seed % 3 != 0;
+        SCOPED_TRACE(text(optimizer) + " on " + std::string(name_of(home)) + " " +
+                     std::to_string(static_cast<int>(site)));
+        const std::unique_ptr<Engine> engine = Engine::create(other);
+        train_tiny(*engine, 3);
+        EXPECT_TRUE(tiny_parameter_bits(*engine) == bits);
+      }
+    }
+  }
+}
+
 TEST_F(OptimizerStatesTest, ARemainderIsTheMasterBitForBit) {
   const std::unique_ptr<Engine> exact = Engine::create(config(kExact));
   const std::unique_ptr<Engine> remainder = Engine::create(config(kRemainder, TierKind::Nvme));

@@ -436,6 +436,22 @@ TEST(RunConfigShares, SplitAClassOverHostMemoryAndDrives) {
   EXPECT_FALSE(config.strata.placement.shares.param.given());
 }
 
+TEST(RunConfigShares, OfTheOptimizerMayLieOnTheDeviceToo) {
+  const RunConfig config =
+      from_file("strata: {nvme: {paths: /n}, placement: {shares: {optimizer: {device: 0.25, host: 0.25, nvme: 0.5}}}}");
+  EXPECT_EQ(config.strata.placement.shares.optimizer.device, 0.25);
+  EXPECT_THAT(refusal("strata: {placement: {shares: {optimizer: {device: 0.5, host: 0.2}}}}"),
+              HasSubstr("strata.placement.shares.optimizer: device 0.5, host 0.2 and nvme 0 add up to 0.7, not to 1"));
+  EXPECT_THAT(refusal("strata: {placement: {shares: {param: {device: 0.5, host: 0.5}}}}"),
+              HasSubstr("strata.placement.shares.param.device"));
+}
+
+TEST(RunConfigUpdates, RunOnASiteByName) {
+  EXPECT_EQ(from_file("seed: 1").strata.update_site, UpdateSiteChoice::Auto);
+  EXPECT_EQ(from_file("strata: {update_site: streamed}").strata.update_site, UpdateSiteChoice::Streamed);
+  EXPECT_THAT(refusal("strata: {update_site: gpu}"), HasSubstr("is not one of auto | host | device | streamed"));
+}
+
 TEST(RunConfigShares, ContradictionsAreRefused) {
   EXPECT_THAT(refusal("strata: {nvme: {paths: /n}, placement: {shares: {optimizer: {host: 0.4}}}}"),
               HasSubstr("strata.placement.shares.optimizer: host 0.4 and nvme 0 add up to 0.4, not to 1"));

@@ -93,6 +93,7 @@ class RandomConfig {
       const double host = real(0, 1);
       s.placement.shares.param = {host, 1 - host};
     }
+    if (coin() && !s.nvme.paths.empty() && !s.placement.optimizer) s.placement.shares.optimizer = {0.25, 0.5, 0.25};
     if (coin()) s.nvme.block_size = 4096 * static_cast<std::uint64_t>(count(1));
     if (coin()) s.nvme.queue_depth = 1 + count(0) % 4096;
     s.nvme.checksums = coin();
@@ -103,6 +104,7 @@ class RandomConfig {
     s.optimizer_states.moments = static_cast<MomentEncoding>(count(0) % 3);
     s.compute = static_cast<ComputeChoice>(count(0) % 4);
     s.accumulation = static_cast<AccumulationChoice>(count(0) % 3);
+    s.update_site = static_cast<UpdateSiteChoice>(count(0) % 4);
     s.delay_update = coin();
     if (coin()) s.recompute.layers = coin() ? RecomputeChoice::kAll : count(0) % 40;
     s.loss_chunk = count(1);

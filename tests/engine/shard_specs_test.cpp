@@ -57,6 +57,29 @@ TEST(ShardSpecs, AShareOfAClassIsExactToOneBlock) {
   }
 }
 
+TEST(ShardSpecs, StatesOfWholeGroupsLieOnTheDeviceAsFarAsTheyFitAndTheRestIsShared) {
+  const SizesOnly model(3, 300000, 77777, SizesOnly::Head::Own);
+  std::vector<std::uint64_t> bytes;
+  for (const zero::FlatLayout& layout : model.layouts()) bytes.push_back(device_bytes_of_states(layout, kStates));
+  Placement placement{TierKind::Nvme, TierKind::Host, TierKind::Nvme};
+  placement.optimizer_host_share = 0.4;
+  placement.optimizer_device_bytes =
+      bytes[0] + bytes[1] + bytes.back();  // the second block is too large for what is left
+  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), placement, DType::BF16, DType::BF16, kStates);
+  std::uint64_t on_drive = 0, in_host = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const bool there = g < 2 || g + 1 == groups.size();
+    for (const offload::ShardSpec& state : groups[g].states) {
+      EXPECT_EQ(state.home, there ? TierKind::Device : TierKind::Nvme) << g;
+      if (!there) on_drive += state.numel * bytes_of(state.dtype);
+      in_host += host_bytes(state);
+      EXPECT_LE(host_bytes(state), there ? 0 : state.numel * bytes_of(state.dtype)) << g;
+    }
+    EXPECT_EQ(groups[g].param.home, TierKind::Nvme);
+  }
+  EXPECT_NEAR(static_cast<double>(in_host), 0.4 * static_cast<double>(on_drive), kPageBytes);
+}
+
 TEST(ShardSpecs, WithoutTrainingThereAreNoStatesAndNoGradients) {
   const SizesOnly model(1, 1000, 10, SizesOnly::Head::Own);
   const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), {}, DType::BF16, DType::BF16, {});

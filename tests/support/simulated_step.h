@@ -153,9 +153,9 @@ class SimulatedStep {
     seconds_.update_seconds_per_element = shape_.update_seconds_per_page / kFloats;
     actions_ = zero::plan_actions(visits, zero::GatherAhead::One);
     evaluation_actions_ = zero::plan_actions(forward, zero::GatherAhead::One);
-    timed_ = zero::timed_accesses(store_, shards_, visits, actions_, &updates_, zero::UpdateSite::Host, seconds_);
+    timed_ = zero::timed_accesses(store_, shards_, visits, actions_, &updates_, seconds_);
     timed_evaluation_ =
-        zero::timed_accesses(store_, shards_, forward, evaluation_actions_, nullptr, zero::UpdateSite::Host, seconds_);
+        zero::timed_accesses(store_, shards_, forward, evaluation_actions_, nullptr, seconds_);
     plan_ = offload::plan_look_ahead(timed_, rates(),
                                      {.slots = shape_.slots, .slot_bytes = kPageBytes, .pinned = most_pinned()});
   }

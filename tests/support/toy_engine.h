@@ -25,6 +25,9 @@
 
 namespace strata::test {
 
+// Where the toy's updates run: each on the site of its states' home, all on one site, or unit by unit as chance wants.
+enum class ToySites : std::uint8_t { AsHomes, Host, Device, Mixed };
+
 struct ToyOptions {
   offload::TierKind param_home = offload::TierKind::Host;
   offload::TierKind state_home = offload::TierKind::Host;
@@ -41,6 +44,7 @@ struct ToyOptions {
   std::uint64_t look_ahead_pages = 0;
   zero::GatherAhead gather_ahead = zero::GatherAhead::One;
   zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
+  ToySites sites = ToySites::AsHomes;
   HostDeviceOptions device = {};
 };
 
@@ -109,9 +113,8 @@ class ToyEngine {
                                             grad_homes()};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
-    pipeline = std::make_unique<zero::OptimizerPipeline>(
-        layouts, updates, site(), store, adam, adam, device_staging.data(), comm.rank(), *update_stream, updates_thread,
-        counters, busy, zero::update_lane(options.update_time));
+    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, store, adam, &device_updates, comm.rank(),
+                                                         updates_thread, busy, zero::update_lane(options.update_time));
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules();
     store.set_schedule(train_schedule, train_schedule);
@@ -182,9 +185,6 @@ class ToyEngine {
     return own;
   }
   bool during_backward() const { return options.update_time == zero::UpdateTime::DuringBackward; }
-  zero::UpdateSite site() const {
-    return options.state_home == offload::TierKind::Device ? zero::UpdateSite::Device : zero::UpdateSite::Host;
-  }
   zero::Streams streams() { return {*copy_in, *copy_out, *comm_stream, *compute_stream}; }
 
   const ToyOptions options;
@@ -203,8 +203,11 @@ class ToyEngine {
   SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
   // Exclusively the reducer's.
   SlotPool staging{allocate_host(host, 3 * options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
-  std::array<Buffer, 2> device_staging{device.allocate(options.slot_bytes, MemoryTag::Staging),
-                                       device.allocate(options.slot_bytes, MemoryTag::Staging)};
+  // More than any chunk needs: parameter, gradient and three states of a page at most.
+  std::array<Buffer, zero::kUpdateStagingSets> device_staging{
+      device.allocate(5 * options.slot_bytes, MemoryTag::Staging),
+      device.allocate(5 * options.slot_bytes, MemoryTag::Staging),
+      device.allocate(5 * options.slot_bytes, MemoryTag::Staging)};
   std::unique_ptr<zero::DeviceSlots> gather;
   std::unique_ptr<zero::DeviceSlots> grads;
   std::unique_ptr<zero::DeviceSlots> accumulators;
@@ -212,15 +215,18 @@ class ToyEngine {
                             slots,
                             std::make_unique<offload::NextUsePolicy>(),
                             {.look_ahead_bytes = options.look_ahead_pages * options.slot_bytes}};
+  zero::LinkCounters counters;
+  zero::BusyTimes busy;
   ThreadExecutor adder{"adder"};
   std::unique_ptr<Stream> copy_in = device.create_stream("copy-in");
   std::unique_ptr<Stream> copy_out = device.create_stream("copy-out");
   std::unique_ptr<Stream> comm_stream = device.create_stream("comm");
   std::unique_ptr<Stream> compute_stream = device.create_stream("compute");
+  std::unique_ptr<Stream> update_in = device.create_stream("update-in");
   std::unique_ptr<Stream> update_stream = device.create_stream("update");
+  std::unique_ptr<Stream> update_out = device.create_stream("update-out");
+  zero::DeviceUpdates device_updates{adam, device_staging, {*update_in, *update_stream, *update_out}, counters, busy};
   LocalCommunicator comm;
-  zero::LinkCounters counters;
-  zero::BusyTimes busy;
   std::vector<zero::GroupShards> shards;
   std::vector<zero::UpdateShards> updates;
   std::vector<zero::ParamGroup> groups;
@@ -271,7 +277,22 @@ class ToyEngine {
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
     }
+    choose_sites();
     initialize();
+  }
+
+  void choose_sites() {
+    std::mt19937_64 random(options.device.seed);
+    for (zero::UpdateShards& update : updates) {
+      const zero::UpdateWork work = zero::update_work(store, update);
+      for (std::size_t unit = 0; unit < work.units.size(); ++unit) {
+        zero::UpdateSite site = work.resident ? zero::UpdateSite::Device : zero::UpdateSite::Host;
+        if (options.sites == ToySites::Host) site = zero::UpdateSite::Host;
+        if (options.sites == ToySites::Device) site = zero::UpdateSite::Device;
+        if (options.sites == ToySites::Mixed && !work.resident && random() % 2 == 0) site = zero::UpdateSite::Device;
+        update.sites.push_back(site);
+      }
+    }
   }
 
   static void share(std::vector<offload::ShardSpec>& specs, double host_share) {
@@ -320,9 +341,9 @@ class ToyEngine {
     const std::vector<zero::Visit> forward_visits = zero::forward_visits(compute);
     const auto forward = zero::plan_actions(forward_visits, options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(
-        "train", zero::scheduled_accesses(store, shards, visits, train, &updates, site(), options.update_time));
+        "train", zero::scheduled_accesses(store, shards, visits, train, &updates, options.update_time));
     forward_schedule = std::make_shared<offload::Schedule>(
-        "evaluate", zero::scheduled_accesses(store, shards, forward_visits, forward, nullptr, site()));
+        "evaluate", zero::scheduled_accesses(store, shards, forward_visits, forward, nullptr));
   }
 };
 

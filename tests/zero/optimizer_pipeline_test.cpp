@@ -111,15 +111,12 @@ TEST(OptimizerPipeline, TheFewestSlotsSufficeForTheLargestUpdateWhileReadingAhea
     const std::vector<std::byte> zeros(layout.numel() * sizeof(float));
     for (std::size_t i = 0; i < shards.count(); ++i) test::write_shard(rig.store, shards.shard(i), zeros);
     CountingOptimizer optimizer(3);
-    LinkCounters counters;
-    const auto stream = rig.device.create_stream("all");
     BusyTimes busy;
     ThreadExecutor thread("updates");
-    OptimizerPipeline pipeline({&layout}, {shards}, UpdateSite::Host, rig.store, optimizer, optimizer, nullptr, 0,
-                               *stream, thread, counters, busy);
+    OptimizerPipeline pipeline({&layout}, {shards}, rig.store, optimizer, nullptr, 0, thread, busy);
     const std::vector<UpdateShards> updates = {shards};
     rig.store.set_schedule(std::make_shared<offload::Schedule>(
-        "train", scheduled_accesses(rig.store, {}, {}, {}, &updates, UpdateSite::Host)));
+        "train", scheduled_accesses(rig.store, {}, {}, {}, &updates)));
     for (int step = 0; step < 4; ++step) pipeline.step({});
     EXPECT_EQ(rig.store.stats().off_schedule, 0U);
     EXPECT_GT(busy.take().of(Work::Update), 0);

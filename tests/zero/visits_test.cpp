@@ -239,7 +239,7 @@ TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
   const std::vector<Visit> visits = {{0, 1, Direction::Backward, {1}, {1}}, {0, 0, Direction::Backward, {0}, {0}}};
   const auto time = UpdateTime::DuringBackward;
   const auto list = scheduled_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time),
-                                       &updates, UpdateSite::Host, time);
+                                       &updates, time);
   std::vector<std::pair<std::uint32_t, offload::Lane>> order;
   for (const offload::ScheduledAccess& access : list) order.emplace_back(access.piece.shard.index, access.lane);
   const std::uint32_t first = shards[0].param.index;
@@ -288,7 +288,7 @@ TEST(ScheduledAccesses, OfAnUpdateAreOneAccessPerPieceInTheOrderOfTheWalk) {
   const offload::ShardId master = rig.add(numel, TierKind::Nvme, DType::F32);
   const std::vector<UpdateShards> updates = {{param, offload::Access::Write, grad, {master}}};
   const auto list =
-      scheduled_accesses(rig.store, {{param, grad, {master}}}, {}, {{Kind::Unshard, 0}}, &updates, UpdateSite::Host);
+      scheduled_accesses(rig.store, {{param, grad, {master}}}, {}, {{Kind::Unshard, 0}}, &updates);
   using offload::Access;
   const std::vector<std::pair<offload::PieceId, Access>> expected = {
       {{param, 0}, Access::Read},       {{param, 1}, Access::Read},       {{param, 0}, Access::Write},
@@ -315,7 +315,7 @@ TEST(TimedAccesses, ComputingFollowsTheAccessesThatItNeeds) {
   }
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Backward, {1}, {}}};
   const auto list = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), &updates,
-                                   UpdateSite::Host, {.visits = {5, 7}, .update_seconds_per_element = 0.5});
+                                   {.visits = {5, 7}, .update_seconds_per_element = 0.5});
   // Gather, compute; gather, compute; then per group a page of the parameter and two of the state, each with its chunk.
   std::vector<double> seconds;
   for (const offload::TimedAccess& access : list) seconds.push_back(access.seconds);
@@ -329,7 +329,7 @@ TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
   const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
   const auto list = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), nullptr,
-                                   UpdateSite::Host, {.visits = {5, 7}});
+                                   {.visits = {5, 7}});
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].seconds, 12);
 }
