@@ -17,10 +17,10 @@ namespace {
 
 constexpr const char* kHelp = R"(usage: strata bench adam|nvme|update|step [options] [--json]
 
-  adam   fused CPU AdamW against the rate at which memory moves the same bytes
-  nvme   the NVMe store, read, write and mixed, beside fio when it is installed
-  update the optimizer's update with its states on NVMe, beside fio moving the same bytes
-  step   a training step on NVMe beside the same step in memory; with --config those of a run
+  adam    fused CPU AdamW against the rate at which memory moves the same bytes
+  nvme    the NVMe store, read, write and mixed, beside fio when it is installed
+  update  the optimizer's update with its states on NVMe, beside fio moving the same bytes
+  step    a training step on NVMe beside the same step in memory; with --config those of a run
 
 `strata bench adam --help` lists the options of each.
 )";
