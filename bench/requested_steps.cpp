@@ -16,9 +16,7 @@ using nlohmann::json;
 engine::EngineConfig config_of(const StepBenchOptions& options, StatesHome home, const std::filesystem::path& model) {
   if (home == StatesHome::Nvme) return nvme_config(options, model);
   if (home == StatesHome::Host) return host_config(options, model);
-  engine::EngineConfig config = memory_config(options, model);
-  config.overlap_update = false;
-  return config;
+  return compute_config(options, model);
 }
 
 }  // namespace

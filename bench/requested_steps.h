@@ -8,7 +8,9 @@
 
 namespace strata::bench {
 
-enum class StatesHome : std::uint8_t { Memory, Host, Nvme };
+// Compute: there are none. Everything else is in memory and nothing of an update runs beside a forward, so that forward
+// and backward are computing alone; 6 bytes a parameter.
+enum class StatesHome : std::uint8_t { Compute, Host, Nvme };
 
 // The model of run_step_bench() in one engine. Prints a line of JSON when it is ready, {"parameters", "compute",
 // "description", "recomputed_layers", "uncached_read_bytes", "uncached_written_bytes": what a step would move if

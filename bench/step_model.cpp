@@ -72,10 +72,12 @@ std::int64_t tokens_of(const EngineConfig& config) {
   return config.batch_size * config.max_tokens * config.micro_batches;
 }
 
-EngineConfig memory_config(const StepBenchOptions& options, const std::filesystem::path& model) {
+EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model) {
   EngineConfig config = base_config(options, model);
   config.param_home = config.optimizer_home = config.grad_home = TierKind::Device;
   config.host_budget = std::uint64_t{1} << 30;
+  config.optimizer = {.kind = OptimizerKind::Sgd, .master = MasterEncoding::Remainder};
+  config.overlap_update = false;
   return config;
 }
 

@@ -26,8 +26,8 @@ std::vector<data::Batch> batches_of(const engine::EngineConfig& config, std::int
 // Tokens of all of them.
 std::int64_t tokens_of(const engine::EngineConfig& config);
 
-// Everything on the device.
-engine::EngineConfig memory_config(const StepBenchOptions& options, const std::filesystem::path& model);
+// Everything on the device, no optimizer states, and no update beside a forward.
+engine::EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters, gradients and optimizer states in host memory.
 engine::EngineConfig host_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters and optimizer states on the drive; without options.host_budget, next to nothing of them cached.

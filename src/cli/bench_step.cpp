@@ -120,10 +120,11 @@ int run_bench_step(const Arguments& arguments) {
   app.add_flag("--hide", measuring.hide, "look for the fewest tokens a step that hide what offloading adds");
   app.add_flag("--json", json, "print one JSON object");
   const std::map<std::string, bench::StatesHome> homes{
-      {"memory", bench::StatesHome::Memory}, {"host", bench::StatesHome::Host}, {"nvme", bench::StatesHome::Nvme}};
+      {"compute", bench::StatesHome::Compute}, {"host", bench::StatesHome::Host}, {"nvme", bench::StatesHome::Nvme}};
   std::optional<bench::StatesHome> on_request;
-  app.add_option("--on-request", on_request,
-                 "states there only (memory, host, nvme), and a step for each line of standard input: for scripts")
+  app.add_option(
+         "--on-request", on_request,
+         "states there only (host, nvme; compute: none), and a step for each line of standard input: for scripts")
       ->transform(CLI::CheckedTransformer(homes));
   if (!parse_options(app, arguments)) return kDone;
   if (!pages.empty()) options.page_bytes = parse_bytes(pages);
