@@ -66,7 +66,8 @@ def memory_need(side, home, shape):
         cache = host_budget(shape) if home == "nvme-cached" else 2 * numel
         return (18 * numel if home == "host" else cache) + GIB
     if side == "theirs":
-        buffers = 0 if home == "host" else 28 * shape["vocab"] * shape["hidden"]  # 14 of 2 bytes an element
+        largest = max(one["param_buffer_count"] * one["param_buffer_size"] for one in buffer_settings(shape))
+        buffers = 0 if home == "host" else 2 * largest
         return (26 if home == "host" else 16) * numel + buffers + 2 * GIB
     return (6 if side == "ours_compute" else 4) * numel + GIB
 
