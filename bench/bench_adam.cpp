@@ -235,6 +235,10 @@ std::vector<std::string> adam_bench_states() {
   return names;
 }
 
+OptimizerConfig optimizer_of_states(const std::string& name) {
+  return layout_named(name).config;
+}
+
 nlohmann::json run_adam_bench(const AdamBenchOptions& options) {
   if (options.numel == 0 || options.rounds == 0 || options.states.empty())
     throw ConfigError("bench adam needs at least one element, one round and one kind of states");

@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/optimizer_config.h"
+
 namespace strata::bench {
 
 struct AdamBenchOptions {
@@ -17,8 +19,9 @@ struct AdamBenchOptions {
   std::vector<std::string> states = {"fp32"};
 };
 
-// The names that `states` takes.
+// The names that `states` takes, and what one means. Throws: ConfigError for another name.
 std::vector<std::string> adam_bench_states();
+OptimizerConfig optimizer_of_states(const std::string& name);
 
 // Measures, for each entry of `states`, the fused AdamW step (bf16 gradient in, bf16 parameter out) and several loops
 // that move the same streams with almost no arithmetic, on the same arrays, huge pages and threads. Within a round the

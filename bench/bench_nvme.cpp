@@ -149,16 +149,11 @@ class NvmeBench {
     return job;
   }
 
-  // GiB/s. A virtual drive's credit grows while it rests, so every side gets the same rest; fio's start is one.
+  // GiB/s. Every side gets the same rest.
   double measure(Side side, Pattern pattern) {
-    if (side != Side::Fio) {
-      std::this_thread::sleep_for(options_.idle);
-      return (side == Side::Store ? plain_ : checksums_).run(pattern) / kGiB;
-    }
-    std::this_thread::sleep_for(options_.idle - fio_unused_);
-    const FioResult result = run_fio(fio_job(pattern));
-    fio_unused_ = result.unused;
-    return result.bytes_per_second / kGiB;
+    if (side == Side::Fio) return fio_.run(fio_job(pattern)) / kGiB;
+    std::this_thread::sleep_for(options_.idle);
+    return (side == Side::Store ? plain_ : checksums_).run(pattern) / kGiB;
   }
 
   std::vector<double> ratios(Pattern pattern, Side above, Side below) {
@@ -192,7 +187,7 @@ class NvmeBench {
   StoreRunner checksums_;
   std::vector<Side> order_{Side::Store, Side::Checksums};  // of the next round
   bool fio_huge_pages_ = false;
-  std::chrono::duration<double> fio_unused_{0};
+  RestedFio fio_{options_.idle};
   std::map<Pattern, std::map<Side, std::vector<double>>> samples_;  // GiB/s, one per round
 };
 

@@ -1,19 +1,24 @@
 #include "bench/bench_step.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <iomanip>
 #include <sstream>
+#include <utility>
 #include <vector>
 
+#include "bench/drive_rates.h"
+#include "bench/hide.h"
+#include "bench/process_memory.h"
 #include "bench/span_overlap.h"
+#include "bench/step_bounds.h"
 #include "bench/step_model.h"
+#include "bench/uncached_traffic.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/statistics.h"
 #include "engine/engine.h"
-#include "engine/ideal.h"
-#include "nvme/drive_probe.h"
+#include "engine/from_run_config.h"
 
 namespace strata::bench {
 namespace {
@@ -22,6 +27,9 @@ using engine::Engine;
 using engine::EngineConfig;
 using engine::StepSummary;
 using nlohmann::json;
+
+constexpr std::int64_t kFewestTokens = 16;     // of a micro-batch, where T_hide is looked for
+constexpr std::int64_t kMostTimesTokens = 16;  // of what was asked for
 
 json summary_of(const std::vector<StepSummary>& steps) {
   const auto of = [&steps](double StepSummary::*member) {
@@ -33,27 +41,6 @@ json summary_of(const std::vector<StepSummary>& steps) {
           {"backward", of(&StepSummary::backward_seconds)}, {"optimizer", of(&StepSummary::optimizer_seconds)},
           {"stall", of(&StepSummary::stall_seconds)},       {"nvme_read_bytes", steps.back().nvme_read},
           {"nvme_written_bytes", steps.back().nvme_written}};
-}
-
-// What the drive does while nothing else runs, with the settings that the engine will use.
-engine::DriveRates calibrate(const std::filesystem::path& dir) {
-  nvme::DriveProbe probe({.directory = dir, .bytes = std::uint64_t{512} << 20, .sustained_bytes = 0});
-  const nvme::DeviceProfile profile = nvme::load_profile(dir).value_or(nvme::DeviceProfile{});
-  std::array<std::vector<double>, 3> rates;
-  constexpr std::array kPatterns{nvme::Pattern::Read, nvme::Pattern::Write, nvme::Pattern::Mixed};
-  for (int round = 0; round < 5; ++round) {
-    for (std::size_t i = 0; i < kPatterns.size(); ++i) {
-      nvme::Trial trial;
-      trial.pattern = kPatterns[i];
-      trial.block_bytes = profile.block_bytes;
-      trial.depth = profile.queue_depth;
-      trial.ring = profile.ring;
-      trial.burst_bytes = profile.burst_bytes;
-      trial.seconds = 0.25;
-      rates[i].push_back(probe.measure(trial).rate);
-    }
-  }
-  return {median(rates[0]), median(rates[1]), median(rates[2])};
 }
 
 // Share of the time with requests of a direction in flight during which a layer was computed.
@@ -68,124 +55,196 @@ json overlap_of(Trace& trace) {
   return {{"read", share("nvme0 read")}, {"write", share("nvme0 write")}};
 }
 
-// t* of a step: the larger of what the processor and what the drive need alone. On the host device layers and updates
-// share the cores.
-engine::ResourceTime ideal_of(const StepSummary& memory, const StepSummary& nvme, const engine::DriveRates& rates) {
-  const std::array<engine::ResourceTime, 2> resources{
-      engine::ResourceTime{"compute", memory.forward_seconds + memory.backward_seconds + memory.optimizer_seconds},
-      engine::ResourceTime{"nvme", engine::drive_seconds(nvme.nvme_read, nvme.nvme_written, rates)}};
-  return engine::binding_resource(resources);
+std::unique_ptr<Engine> in_memory_beside(const Engine& engine) {
+  try {
+    return Engine::create(compute_config_of(engine));
+  } catch (const OutOfBudget& error) {
+    throw OutOfBudget(
+        "bench step compares with the same model in memory, which does not fit beside it: " + std::string(error.what()),
+        error.need_bytes(), error.have_bytes());
+  }
 }
 
-// The least for these bytes while the update waits for the norm, which is known when backward ends: backward with its
-// reads, then forward and the update with theirs, and the first layer's update, which nothing can hide
-// (exact clipping, without guessing the norm, and without memory to read states into while backward runs).
-double optimum_of(const StepSummary& memory, const StepSummary& nvme, const engine::DriveRates& rates,
-                  std::uint64_t state_bytes, std::int64_t layers) {
-  const std::uint64_t states = std::min(nvme.nvme_read, state_bytes);
-  const std::uint64_t weights = (nvme.nvme_read - states) / 2;  // once in forward, once in backward
-  const double backward = std::max(memory.backward_seconds, engine::drive_seconds(weights, 0, rates));
-  const double update_drive = engine::drive_seconds(states, nvme.nvme_written, rates);
-  const double rest = std::max(memory.forward_seconds + memory.optimizer_seconds,
-                               engine::drive_seconds(states + weights, nvme.nvme_written, rates));
-  return backward + rest + std::max(memory.optimizer_seconds, update_drive) / static_cast<double>(layers + 2);
+json traffic_of(const Engine& engine, const StepSummary& last) {
+  const DriveTraffic uncached = uncached_traffic(engine);
+  const auto parameters = static_cast<double>(engine.parameters());
+  const auto all = static_cast<double>(uncached.read + uncached.written);
+  json result{{"uncached_bytes", {{"read", uncached.read}, {"written", uncached.written}}},
+              {"nvme_bytes_per_parameter",
+               {{"read", static_cast<double>(last.nvme_read) / parameters},
+                {"written", static_cast<double>(last.nvme_written) / parameters}}},
+              {"cached_share", nullptr}};
+  if (all > 0) result["cached_share"] = 1 - static_cast<double>(last.nvme_read + last.nvme_written) / all;
+  return result;
+}
+
+// What is known with one drive only, not known.
+void add_no_bounds(json& result) {
+  for (const char* key : {"drive_rates", "ideal_seconds", "binding_link", "ratio_to_ideal", "ratio_to_ideal_mad",
+                          "optimum_seconds", "ratio_to_optimum", "ratio_to_optimum_mad", "in_flight_during_compute"}) {
+    result[key] = nullptr;
+  }
+}
+
+json measure(EngineConfig config, const StepMeasuring& measuring, const engine::DriveRates& rates) {
+  Trace trace;
+  config.trace = &trace;
+  forget_peak_resident_bytes();
+  const std::unique_ptr<Engine> engine = Engine::create(config);
+  const std::vector<data::Batch> batches = batches_of(config, engine->model_config().vocab_size);
+  StepSummary b = settled_step(*engine, batches);
+  const std::uint64_t peak = peak_resident_bytes();
+  const std::unique_ptr<Engine> memory = in_memory_beside(*engine);
+  StepSummary a = settled_step(*memory, batches);
+  bool bits_equal = a.loss == b.loss && a.grad_norm == b.grad_norm;
+  std::vector<StepSummary> in_memory, steps;
+  std::vector<double> seconds, compute, exposed, ratios, to_compute;
+  for (std::int64_t round = 0; round < measuring.rounds; ++round) {
+    if (round % 2 == 0) a = settled_step(*memory, batches);
+    b = settled_step(*engine, batches);
+    if (round % 2 == 1) a = settled_step(*memory, batches);
+    bits_equal = bits_equal && a.loss == b.loss && a.grad_norm == b.grad_norm;
+    in_memory.push_back(a);
+    steps.push_back(b);
+    seconds.push_back(b.seconds);
+    compute.push_back(a.forward_seconds + a.backward_seconds);
+    exposed.push_back(b.seconds - compute.back());
+    ratios.push_back(b.seconds / a.seconds);
+    to_compute.push_back(b.seconds / compute.back());
+  }
+  if (!measuring.trace.empty()) trace.write(measuring.trace);
+  json result{{"parameters", engine->parameters()},
+              {"tokens", tokens_of(config)},
+              {"rounds", measuring.rounds},
+              {"description", engine->description()},
+              {"recomputed_layers", *memory->config().recomputed_layers},
+              {"memory", summary_of(in_memory)},
+              {"step", summary_of(steps)},
+              {"total_seconds", median(seconds)},
+              {"compute_seconds", median(compute)},
+              {"exposed_seconds", median(exposed)},
+              {"peak_rss_bytes", peak},
+              {"ratio", median(ratios)},
+              {"ratio_mad", mad(ratios)},
+              {"ratio_to_compute", median(to_compute)},
+              {"ratio_to_compute_mad", mad(to_compute)},
+              {"bits_equal", bits_equal},
+              {"t_hide", nullptr}};
+  result.update(traffic_of(*engine, b));
+  add_no_bounds(result);
+  if (config.nvme_paths.size() == 1 && b.nvme_read + b.nvme_written > 0) {
+    add_bounds(*engine, rates, in_memory, steps, result);
+    result["in_flight_during_compute"] = overlap_of(trace);
+  }
+  return result;
+}
+
+std::string format_bounds(const json& result) {
+  const auto number = [&result](const char* key) { return result[key].get<double>(); };
+  const auto rate = [&result](const char* key) { return result["drive_rates"][key].get<double>() * 1e-9; };
+  const auto share = [&result](const char* key) { return 100 * result["in_flight_during_compute"][key].get<double>(); };
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3) << "t*: " << number("ideal_seconds") << " s, bound by "
+      << result["binding_link"].get<std::string>() << std::setprecision(2) << " (drive alone: read " << rate("read")
+      << ", write " << rate("write") << ", mixed " << rate("mixed") << " GB/s); step / t*: " << std::setprecision(3)
+      << number("ratio_to_ideal") << " (MAD " << number("ratio_to_ideal_mad") << ")\n"
+      << "with the update after the norm: at least " << number("optimum_seconds")
+      << " s; step / that: " << number("ratio_to_optimum") << " (MAD " << number("ratio_to_optimum_mad") << ")\n"
+      << std::setprecision(0) << "of the time with requests in flight, a layer was computed during: reads "
+      << share("read") << " %, writes " << share("write") << " %\n";
+  return out.str();
+}
+
+// `with_tokens`: the configuration of a step with about so many tokens.
+json measure_all(const EngineConfig& config, const StepMeasuring& measuring,
+                 const std::function<EngineConfig(std::int64_t)>& with_tokens) {
+  if (measuring.rounds < 1) throw ConfigError("bench step needs at least one round");
+  const engine::DriveRates rates =
+      config.nvme_paths.size() == 1 ? measure_drive_rates(config.nvme_paths.front()) : engine::DriveRates{};
+  json result = measure(config, measuring, rates);
+  if (!measuring.hide) return result;
+  const std::int64_t start = tokens_of(config);
+  const auto ratio_at = [&](std::int64_t tokens) -> std::optional<double> {
+    if (tokens == start) return result["ratio_to_compute"].get<double>();
+    try {
+      return measure(with_tokens(tokens), {.rounds = measuring.rounds}, rates)["ratio_to_compute"].get<double>();
+    } catch (const OutOfBudget&) {
+      return std::nullopt;
+    }
+  };
+  const std::vector<HidePoint> points =
+      measure_t_hide(start, std::min(start, kFewestTokens * config.micro_batches), kMostTimesTokens * start, ratio_at);
+  const HideEstimate estimate = estimate_t_hide(points);
+  result["t_hide"] = {{"tokens", estimate.tokens}, {"bound", name_of(estimate.bound)}, {"points", json::array()}};
+  for (const HidePoint& point : points) {
+    result["t_hide"]["points"].push_back({{"tokens", point.tokens}, {"ratio", point.ratio}});
+  }
+  return result;
 }
 
 }  // namespace
 
-json run_step_bench(const StepBenchOptions& options) {
-  if (options.rounds < 2) throw ConfigError("bench step needs at least 2 rounds");
-  const ModelFolder folder(options);
-  const std::unique_ptr<Engine> memory = Engine::create(memory_config(options, folder.path()));
-  Trace trace;
-  EngineConfig drive_config = nvme_config(options, folder.path());
-  drive_config.trace = &trace;
-  const engine::DriveRates rates = calibrate(options.dir);
-  const std::unique_ptr<Engine> nvme = Engine::create(drive_config);
-  const data::Batch batch = batch_of(options);
-  std::vector<StepSummary> in_memory, on_nvme;
-  std::vector<double> ratios, exposed, ideals, to_ideal, optima, to_optimum;
-  std::string binding;
-  std::uint64_t state_bytes = 0;
-  for (const engine::PlanRow& row : nvme->memory_plan().rows) {
-    if (row.what == "optimizer states") state_bytes += row.bytes[1] + row.bytes[2];
-  }
-  bool bits_equal = true;
-  for (std::int64_t round = 0; round <= options.rounds; ++round) {
-    StepSummary a, b;
-    if (round % 2 == 0) {
-      a = settled_step(*memory, batch);
-      b = settled_step(*nvme, batch);
-    } else {
-      b = settled_step(*nvme, batch);
-      a = settled_step(*memory, batch);
-    }
-    bits_equal = bits_equal && a.loss == b.loss && a.grad_norm == b.grad_norm;
-    if (round == 0) continue;
-    in_memory.push_back(a);
-    on_nvme.push_back(b);
-    ratios.push_back(b.seconds / a.seconds);
-    exposed.push_back(b.seconds - a.forward_seconds - a.backward_seconds);
-    const engine::ResourceTime ideal = ideal_of(a, b, rates);
-    ideals.push_back(ideal.seconds);
-    to_ideal.push_back(b.seconds / ideal.seconds);
-    binding = ideal.name;
-    optima.push_back(optimum_of(a, b, rates, state_bytes, options.layers));
-    to_optimum.push_back(b.seconds / optima.back());
-  }
-  if (!options.trace.empty()) trace.write(options.trace);
-  return {{"parameters", memory->parameters()},
-          {"tokens", options.tokens},
-          {"rounds", options.rounds},
-          {"description", nvme->description()},
-          {"memory", summary_of(in_memory)},
-          {"nvme", summary_of(on_nvme)},
-          {"ratio", median(ratios)},
-          {"ratio_mad", mad(ratios)},
-          {"exposed_seconds", median(exposed)},
-          {"drive_rates", {{"read", rates.read}, {"write", rates.write}, {"mixed", rates.mixed}}},
-          {"ideal_seconds", median(ideals)},
-          {"binding_link", binding},
-          {"ratio_to_ideal", median(to_ideal)},
-          {"ratio_to_ideal_mad", mad(to_ideal)},
-          {"optimum_seconds", median(optima)},
-          {"ratio_to_optimum", median(to_optimum)},
-          {"ratio_to_optimum_mad", mad(to_optimum)},
-          {"in_flight_during_compute", overlap_of(trace)},
-          {"bits_equal", bits_equal}};
+json run_step_bench(const StepBenchOptions& options, const StepMeasuring& measuring) {
+  StepBenchOptions roomy = options;
+  roomy.positions = std::max(options.positions, kMostTimesTokens * options.tokens);
+  const ModelFolder folder(roomy);
+  return measure_all(nvme_config(options, folder.path()), measuring, [&](std::int64_t tokens) {
+    StepBenchOptions other = options;
+    other.tokens = tokens;
+    return nvme_config(other, folder.path());
+  });
+}
+
+json run_step_bench(const engine::RunConfig& run, const StepMeasuring& measuring) {
+  EngineConfig config = engine::engine_config(run);
+  config.random_weights = true;
+  return measure_all(config, measuring, [&](std::int64_t tokens) {
+    // First fewer or more sequences, then shorter ones.
+    EngineConfig other = config;
+    const std::int64_t each = std::max<std::int64_t>(1, tokens / config.micro_batches);
+    other.batch_size = (each + config.max_tokens - 1) / config.max_tokens;
+    other.max_tokens = each / other.batch_size;
+    return other;
+  });
 }
 
 std::string format_step_bench(const json& result) {
+  const auto number = [&result](const char* key) { return result[key].get<double>(); };
   std::ostringstream out;
-  out << std::fixed << std::setprecision(3);
-  out << result["parameters"].get<std::uint64_t>() << " parameters, " << result["tokens"] << " tokens a step, "
-      << result["rounds"] << " rounds; " << result["description"].get<std::string>() << "\n";
-  out << "             seconds  forward  backward  optimizer  waiting\n";
-  for (const char* row : {"memory", "nvme"}) {
-    const json& r = result[row];
-    out << "  " << std::left << std::setw(8) << row << std::right;
-    for (const char* key : {"seconds", "forward", "backward", "optimizer", "stall"}) {
-      out << std::setw(10) << r[key].get<double>();
+  out << std::fixed << std::setprecision(3) << result["parameters"] << " parameters, " << result["tokens"]
+      << " tokens a step, " << result["rounds"] << " rounds; " << result["description"].get<std::string>() << "; "
+      << result["recomputed_layers"] << " layers recomputed\n"
+      << "               seconds   forward  backward optimizer   waiting\n";
+  for (const auto& [key, label] : {std::pair("memory", "in memory"), std::pair("step", "as asked")}) {
+    out << "  " << std::left << std::setw(10) << label << std::right;
+    for (const char* column : {"seconds", "forward", "backward", "optimizer", "stall"}) {
+      out << std::setw(10) << result[key][column].get<double>();
     }
     out << "\n";
   }
-  out << "NVMe a step: read " << format_bytes(result["nvme"]["nvme_read_bytes"]) << ", written "
-      << format_bytes(result["nvme"]["nvme_written_bytes"]) << "\n"
-      << "step on NVMe / step in memory: " << result["ratio"].get<double>() << " (MAD "
-      << result["ratio_mad"].get<double>() << "); exposed beyond compute: " << result["exposed_seconds"].get<double>()
-      << " s\n"
-      << "t*: " << result["ideal_seconds"].get<double>() << " s, bound by " << result["binding_link"].get<std::string>()
-      << " (drive alone: read " << std::setprecision(2) << result["drive_rates"]["read"].get<double>() * 1e-9
-      << ", write " << result["drive_rates"]["write"].get<double>() * 1e-9 << ", mixed "
-      << result["drive_rates"]["mixed"].get<double>() * 1e-9 << " GB/s); step on NVMe / t*: " << std::setprecision(3)
-      << result["ratio_to_ideal"].get<double>() << " (MAD " << result["ratio_to_ideal_mad"].get<double>() << ")\n"
-      << "with the update after the norm: at least " << result["optimum_seconds"].get<double>()
-      << " s; step on NVMe / that: " << result["ratio_to_optimum"].get<double>() << " (MAD "
-      << result["ratio_to_optimum_mad"].get<double>() << ")\n"
-      << "of the time with requests in flight, a layer was computed during: reads " << std::setprecision(0)
-      << 100 * result["in_flight_during_compute"]["read"].get<double>() << " %, writes "
-      << 100 * result["in_flight_during_compute"]["write"].get<double>()
-      << " %; same losses and norms: " << (result["bits_equal"].get<bool>() ? "yes" : "NO") << "\n";
+  const json& each = result["nvme_bytes_per_parameter"];
+  out << "total " << number("total_seconds") << " s, compute alone " << number("compute_seconds") << " s, exposed "
+      << number("exposed_seconds") << " s; step / compute " << number("ratio_to_compute") << " (MAD "
+      << number("ratio_to_compute_mad") << "), step / step in memory " << number("ratio") << " (MAD "
+      << number("ratio_mad") << ")\n"
+      << "NVMe a step: read " << format_bytes(result["step"]["nvme_read_bytes"]) << ", written "
+      << format_bytes(result["step"]["nvme_written_bytes"]) << std::setprecision(2) << " ("
+      << each["read"].get<double>() << " + " << each["written"].get<double>() << " B a parameter)";
+  if (!result["cached_share"].is_null()) {
+    out << std::setprecision(1) << ", cached share " << 100 * number("cached_share") << " %";
+  }
+  out << "; peak RSS " << format_bytes(result["peak_rss_bytes"])
+      << "; same losses and norms: " << (result["bits_equal"].get<bool>() ? "yes" : "NO") << "\n";
+  if (!result["drive_rates"].is_null()) out << format_bounds(result);
+  if (!result["t_hide"].is_null()) {
+    const json& hide = result["t_hide"];
+    out << std::setprecision(0) << "T_hide (step <= 1.1 x compute): "
+        << (hide["bound"] == "between" ? "" : hide["bound"].get<std::string>() + " ") << hide["tokens"].get<double>()
+        << " tokens a step; measured" << std::setprecision(2);
+    for (const json& point : hide["points"])
+      out << " " << point["tokens"] << ": " << point["ratio"].get<double>() << "x";
+    out << "\n";
+  }
   return out.str();
 }
 

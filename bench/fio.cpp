@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "core/bytes.h"
@@ -125,6 +126,13 @@ FioResult run_fio(const FioJob& job) {
   const double runtime_ms = std::max(figure("read", "runtime"), figure("write", "runtime"));
   return {.bytes_per_second = figure("read", "bw_bytes") + figure("write", "bw_bytes"),
           .unused = whole - std::chrono::duration<double, std::milli>(runtime_ms)};
+}
+
+double RestedFio::run(const FioJob& job) {
+  std::this_thread::sleep_for(idle_ - unused_);
+  const FioResult result = run_fio(job);
+  unused_ = result.unused;
+  return result.bytes_per_second;
 }
 
 }  // namespace strata::bench

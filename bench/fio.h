@@ -36,4 +36,17 @@ bool fio_gets_huge_pages(const FioJob& job);
 // Throws: IoError when fio fails.
 FioResult run_fio(const FioJob& job);
 
+// Runs of fio before each of which the drive rests for `idle`, as before what fio is compared with: a virtual drive's
+// credit grows while it rests. fio's own start and end are part of the rest.
+class RestedFio {
+ public:
+  explicit RestedFio(std::chrono::duration<double> idle) : idle_(idle) {}
+  // Bytes per second. Throws: as run_fio.
+  double run(const FioJob& job);
+
+ private:
+  const std::chrono::duration<double> idle_;
+  std::chrono::duration<double> unused_{0};  // of the run before
+};
+
 }  // namespace strata::bench

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/step_model.h"
+#include "bench/uncached_traffic.h"
 
 namespace strata::bench {
 namespace {
@@ -15,9 +16,7 @@ using nlohmann::json;
 engine::EngineConfig config_of(const StepBenchOptions& options, StatesHome home, const std::filesystem::path& model) {
   if (home == StatesHome::Nvme) return nvme_config(options, model);
   if (home == StatesHome::Host) return host_config(options, model);
-  engine::EngineConfig config = memory_config(options, model);
-  config.overlap_update = false;
-  return config;
+  return compute_config(options, model);
 }
 
 }  // namespace
@@ -25,14 +24,18 @@ engine::EngineConfig config_of(const StepBenchOptions& options, StatesHome home,
 void run_requested_steps(const StepBenchOptions& options, StatesHome home, std::istream& in, std::ostream& out) {
   const ModelFolder folder(options);
   const std::unique_ptr<engine::Engine> engine = engine::Engine::create(config_of(options, home, folder.path()));
-  const data::Batch batch = batch_of(options);
+  const std::vector<data::Batch> batches = batches_of(engine->config(), options.vocab);
+  const DriveTraffic uncached = uncached_traffic(*engine);
   out << json{{"parameters", engine->parameters()},
               {"compute", engine->compute_name()},
-              {"description", engine->description()}}
+              {"description", engine->description()},
+              {"recomputed_layers", options.layers - static_cast<std::int64_t>(engine->memory_plan().kept_graphs)},
+              {"uncached_read_bytes", uncached.read},
+              {"uncached_written_bytes", uncached.written}}
              .dump()
       << std::endl;
   for (std::string request; std::getline(in, request);) {
-    const engine::StepSummary step = settled_step(*engine, batch);
+    const engine::StepSummary step = settled_step(*engine, batches);
     out << json{{"seconds", step.seconds},
                 {"forward", step.forward_seconds},
                 {"backward", step.backward_seconds},

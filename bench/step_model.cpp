@@ -1,5 +1,6 @@
 #include "bench/step_model.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 
@@ -22,6 +23,7 @@ EngineConfig base_config(const StepBenchOptions& options, const std::filesystem:
   config.optimizer = options.optimizer;
   config.batch_size = 1;
   config.max_tokens = options.tokens;
+  config.recomputed_layers = options.recomputed_layers;
   return config;
 }
 
@@ -41,7 +43,7 @@ ModelFolder::ModelFolder(const StepBenchOptions& options) : folder_(options.dir,
       {"num_hidden_layers", options.layers},
       {"num_attention_heads", heads},
       {"num_key_value_heads", options.kv_heads > 0 ? options.kv_heads : heads},
-      {"max_position_embeddings", options.tokens},
+      {"max_position_embeddings", std::max(options.tokens, options.positions)},
       {"rms_norm_eps", 1e-5},
       {"hidden_act", "silu"},
       {"tie_word_embeddings", true},
@@ -51,22 +53,31 @@ ModelFolder::ModelFolder(const StepBenchOptions& options) : folder_(options.dir,
   if (!out.flush()) throw IoError({errno, "write", (path() / "config.json").string(), 0, 0, {}});
 }
 
-data::Batch batch_of(const StepBenchOptions& options) {
-  data::Batch batch;
-  batch.sequences = 1;
-  batch.tokens_each = options.tokens;
-  for (std::int64_t t = 0; t < options.tokens; ++t) {
-    batch.tokens.push_back((t * 7919 + 13) % options.vocab);
-    batch.labels.push_back((t * 104729 + 1) % options.vocab);
+std::vector<data::Batch> batches_of(const EngineConfig& config, std::int64_t vocabulary) {
+  std::vector<data::Batch> batches(static_cast<std::size_t>(config.micro_batches));
+  std::int64_t t = 0;
+  for (data::Batch& batch : batches) {
+    batch.sequences = config.batch_size;
+    batch.tokens_each = config.max_tokens;
+    batch.target_tokens = config.batch_size * config.max_tokens;
+    for (std::int64_t i = 0; i < batch.target_tokens; ++i, ++t) {
+      batch.tokens.push_back((t * 7919 + 13) % vocabulary);
+      batch.labels.push_back((t * 104729 + 1) % vocabulary);
+    }
   }
-  batch.target_tokens = options.tokens;
-  return batch;
+  return batches;
 }
 
-EngineConfig memory_config(const StepBenchOptions& options, const std::filesystem::path& model) {
+std::int64_t tokens_of(const EngineConfig& config) {
+  return config.batch_size * config.max_tokens * config.micro_batches;
+}
+
+EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model) {
   EngineConfig config = base_config(options, model);
   config.param_home = config.optimizer_home = config.grad_home = TierKind::Device;
   config.host_budget = std::uint64_t{1} << 30;
+  config.optimizer = {.kind = OptimizerKind::Sgd, .master = MasterEncoding::Remainder};
+  config.overlap_update = false;
   return config;
 }
 
@@ -100,9 +111,30 @@ EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem:
   return config;
 }
 
-engine::StepSummary settled_step(Engine& engine, const data::Batch& batch) {
-  (void)engine.train_step({&batch, 1}, 1e-4);
-  const engine::StepSummary step = engine.train_step({&batch, 1}, 1e-4);
+EngineConfig compute_config_of(const Engine& engine) {
+  EngineConfig config = engine.config();
+  const engine::MemoryPlan& plan = engine.memory_plan();
+  config.param_home = config.optimizer_home = config.grad_home = TierKind::Device;
+  config.param_host_share = config.optimizer_host_share = 0;
+  config.nvme_paths.clear();
+  config.nvme_budget.reset();
+  config.device_budget.reset();
+  config.host_budget = std::uint64_t{1} << 30;
+  config.slot_bytes.reset();
+  config.look_ahead_bytes.reset();
+  config.compute = engine.compute_name() == "fp32" && config.param_type != DType::F32 ? engine::Compute::Fp32
+                                                                                      : engine::Compute::ParamType;
+  config.accumulation = plan.accumulation == zero::Accumulation::Vertical ? engine::Accumulation::Vertical
+                                                                          : engine::Accumulation::Horizontal;
+  config.recomputed_layers = static_cast<std::uint64_t>(engine.model_config().num_hidden_layers) - plan.kept_graphs;
+  config.overlap_update = false;
+  config.trace = nullptr;
+  return config;
+}
+
+engine::StepSummary settled_step(Engine& engine, std::span<const data::Batch> batches) {
+  (void)engine.train_step(batches, 1e-4);
+  const engine::StepSummary step = engine.train_step(batches, 1e-4);
   engine.wait();
   return step;
 }

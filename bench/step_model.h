@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
+#include <vector>
 
 #include "bench/bench_step.h"
 #include "core/scratch_folder.h"
@@ -19,17 +21,23 @@ class ModelFolder {
   ScratchFolder folder_;
 };
 
-data::Batch batch_of(const StepBenchOptions& options);
+// The micro-batches of a step, each as large as the configuration allows, with a label everywhere.
+std::vector<data::Batch> batches_of(const engine::EngineConfig& config, std::int64_t vocabulary);
+// Tokens of all of them.
+std::int64_t tokens_of(const engine::EngineConfig& config);
 
-// Everything on the device.
-engine::EngineConfig memory_config(const StepBenchOptions& options, const std::filesystem::path& model);
+// Everything on the device, no optimizer states, and no update beside a forward.
+engine::EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters, gradients and optimizer states in host memory.
 engine::EngineConfig host_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters and optimizer states on the drive; without options.host_budget, next to nothing of them cached.
 engine::EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem::path& model);
+// The computing of `engine` alone: the same model, batches, products and recomputed layers with everything on the
+// device, and no update beside a forward.
+engine::EngineConfig compute_config_of(const engine::Engine& engine);
 
 // A step in the middle of others: the second one after a pause, because its update runs under the forward of the next.
 // Nothing of this engine runs when it returns.
-engine::StepSummary settled_step(engine::Engine& engine, const data::Batch& batch);
+engine::StepSummary settled_step(engine::Engine& engine, std::span<const data::Batch> batches);
 
 }  // namespace strata::bench

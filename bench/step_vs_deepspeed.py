@@ -3,150 +3,37 @@
 Four processes take turns, each on all CPUs with nothing else running: ours with parameters and optimizer states on NVMe (or in
 host memory), ours in memory for its computing alone, DeepSpeed with both offloaded, and transformers' forward and backward alone.
 The same Llama, tokens, bf16 weights, type of products and recomputation of every block. A small sweep of DeepSpeed's buffers comes
-first; the fastest is kept, and the least memory of any is what ours is compared with. Prints a table on stderr and one JSON object.
+first; the fastest is kept, and the least memory of any is what ours is compared with. Where memory or drive are too small for all
+four, pairs take turns, or each runs alone, or ours without DeepSpeed; what is missing is said in words.
 
     tools/setup_bench.sh
-    .cache/bench-venv/bin/python bench/step_vs_deepspeed.py --dir DIR [--shape 134m --shape 360m] [--rounds 5]
+    .cache/bench-venv/bin/python bench/step_vs_deepspeed.py --dir DIR [--shape 134m --shape 360m] [--rounds 5] [--hide]
 
-"Exposed" is a step less computing alone, both of the same round.
+"Exposed" is a step less computing alone, both of the same round. Homes of the states: nvme (ours 12 bytes a parameter, next to
+nothing cached: the counted bytes are printed beside those of a step without any cache), nvme-narrow (ours 4.03 bytes), nvme-cached
+(ours with a host budget that keeps half; DeepSpeed's states on NVMe have no cache), host. T_hide is the fewest tokens with a
+step of at most 1.1 times its computing, of each side. Prints a table on stderr at the end and one JSON object on stdout:
+{shape: {home: {...} or {"skipped": why}, "sweep": [...]}, "tokens", "rounds", "load_before", "load_after"}.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-WORKER = os.path.join(ROOT, "bench", "deepspeed_worker.py")
-GIB = 1 << 30
-ANSWER_SECONDS = 900  # a guard against hangs; the first use of DeepSpeed compiles for minutes
-ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # transparent huge pages, as our homes are on
-    "THP_MEM_ALLOC_ENABLE": "1",
-    "OMP_WAIT_POLICY": "passive",  # as ours
-    "TORCH_EXTENSIONS_DIR": os.path.join(ROOT, ".cache", "torch_extensions"),
-    "HF_HUB_OFFLINE": "1",
-}
-HOMES = ("nvme", "nvme-narrow", "host")
-SHAPES = {
-    "134m": {"hidden": 576, "inner": 1536, "layers": 30, "heads": 9, "kv_heads": 3, "vocab": 49152},
-    "360m": {"hidden": 960, "inner": 2560, "layers": 32, "heads": 15, "kv_heads": 5, "vocab": 49152},
-    "1b": {"hidden": 2048, "inner": 5632, "layers": 22, "heads": 32, "kv_heads": 4, "vocab": 32000},
-    "tiny": {"hidden": 128, "inner": 384, "layers": 2, "heads": 2, "kv_heads": 1, "vocab": 1024},  # to try the script
-}
+from step_sides import GIB, GROUPINGS, HOMES, ROOT, SHAPES, Sides, buffer_settings, choose_grouping
+
+HIDDEN_RATIO = 1.1
+DEFAULT_HOMES = {"1b": ("nvme-cached", "nvme-narrow")}  # else all but the cached one
 
 
-def parameters_of(shape):
-    head = shape["hidden"] // shape["heads"]
-    attention = 2 * shape["hidden"] * head * (shape["heads"] + shape["kv_heads"])
-    block = attention + 3 * shape["hidden"] * shape["inner"] + 2 * shape["hidden"]
-    return shape["layers"] * block + shape["vocab"] * shape["hidden"] + shape["hidden"]
-
-
-def buffer_settings(shape):
-    """What is tried on NVMe. A parameter larger than one buffer is refused, so buffers begin at the embedding's size; one that is
-    live holds a buffer, so DeepSpeed stops ("Not enough buffers") unless what may be live is bounded."""
-    largest = shape["vocab"] * shape["hidden"]
-    common = {"sub_group_size": 30_000_000, "buffer_count": 14, "reduce_bucket_size": 50_000_000}
-    small = {**common, "param_buffer_size": largest, "max_live_parameters": 2 * largest}
-    return [
-        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 5_000_000},
-        {**small, "param_buffer_count": 32, "prefetch_bucket_size": 20_000_000},
-        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 0, "reduce_bucket_size": 10_000_000},
-        {**common, "param_buffer_count": 14, "param_buffer_size": 100_000_000, "max_live_parameters": 2 * largest,
-         "prefetch_bucket_size": 5_000_000},
-    ]
-
-
-class Side:
-    """A process that takes a step for each line on its stdin and answers with a line of JSON."""
-
-    def __init__(self, words, job=None, environment=None):
-        self.words = words
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
-            env={**os.environ, **(environment or {})},
-        )
-        if job is not None:
-            self.send(json.dumps(job))
-        self.about = self.answer()
-
-    def send(self, line):
-        try:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # answer() says why
-
-    def answer(self):
-        guard = threading.Timer(ANSWER_SECONDS, self.process.kill)
-        guard.start()
-        line = self.process.stdout.readline()
-        guard.cancel()
-        if not line:
-            self.process.wait()
-            self.log.seek(0)
-            tail = self.log.read().decode(errors="replace")[-3000:]
-            raise RuntimeError(f"{' '.join(self.words)} ended with {self.process.returncode}:\n{tail}")
-        return json.loads(line)
-
-    def step(self):
-        self.send("step")
-        return self.answer()
-
-    def peak_resident_bytes(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        try:
-            self.process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-        self.log.close()
-
-
-class Sides:
-    """Starts processes for one shape."""
-
-    def __init__(self, options, shape, folder):
-        self.options, self.shape, self.folder = options, shape, folder
-        self.compute = None  # the type of our products, once known
-
-    def ours(self, home):
-        words = [self.options.strata, "bench", "step", "--on-request", home.removesuffix("-narrow"), "--dir", self.folder]
-        if home.endswith("-narrow"):
-            words += ["--master", "remainder", "--moments", "8bit"]
-        words += ["--tokens", str(self.options.tokens)]
-        for key, value in self.shape.items():
-            words += ["--" + key.replace("_", "-"), str(value)]
-        side = Side(words, environment={"GLIBC_TUNABLES": ""})
-        self.compute = side.about["compute"]
-        return side
-
-    def theirs(self, home, buffers=None):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        job = {"shape": self.shape, "tokens": self.options.tokens, "home": home, "dir": self.folder, "port": port}
-        job |= {"compute": self.compute, "threads": len(os.sched_getaffinity(0))}
-        job["buffers"] = buffers or buffer_settings(self.shape)[1]
-        return Side([sys.executable, WORKER], job, {**ENVIRONMENT, "OMP_NUM_THREADS": str(job["threads"])})
+def say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
 def sweep(sides, steps=3):
@@ -160,7 +47,7 @@ def sweep(sides, steps=3):
                 one["peak_rss_bytes"] = side.peak_resident_bytes()
         except RuntimeError as error:
             one["failed"] = str(error).strip().splitlines()[-1]
-        print(f"  sweep: {json.dumps(one)}", file=sys.stderr)
+        say(f"  sweep: {json.dumps(one)}")
         tried.append(one)
     ran = [one for one in tried if "seconds" in one]
     if not ran:
@@ -168,17 +55,20 @@ def sweep(sides, steps=3):
     return sorted(ran, key=lambda one: one["seconds"]) + [one for one in tried if "failed" in one]
 
 
-def rounds_of(sides, home, buffers, rounds):
-    """{side: [step, ...]} and {side: peak bytes}; the first round is left out."""
-    with sides.ours(home) as ours, sides.ours("memory") as ours_compute:
-        with sides.theirs("cpu" if home == "host" else "nvme", buffers) as theirs, sides.theirs("none") as theirs_compute:
-            running = {"ours": ours, "ours_compute": ours_compute, "theirs": theirs, "theirs_compute": theirs_compute}
-            samples = {name: [] for name in running}
+def rounds_of(sides, home, buffers, rounds, groups):
+    """{side: [step, ...]}, {side: peak bytes} and what ours says of itself; the first round is left out."""
+    samples, peaks, about = {}, {}, None
+    for group in groups:
+        with contextlib.ExitStack() as running:
+            started = {name: running.enter_context(sides.start(name, home, buffers)) for name in group}
+            about = started["ours"].about if "ours" in started else about
+            for name in started:
+                samples[name] = []
             for number in range(rounds + 1):
-                for name in list(running)[:: 1 if number % 2 == 0 else -1]:
-                    samples[name].append(running[name].step())
-            peaks = {name: side.peak_resident_bytes() for name, side in running.items()}
-            return {name: steps[1:] for name, steps in samples.items()}, peaks, ours.about
+                for name in list(started)[:: 1 if number % 2 == 0 else -1]:
+                    samples[name].append(started[name].step())
+            peaks |= {name: side.peak_resident_bytes() for name, side in started.items()}
+    return {name: steps[1:] for name, steps in samples.items()}, peaks, about
 
 
 def median_and_mad(values):
@@ -186,79 +76,137 @@ def median_and_mad(values):
     return {"median": centre, "mad": statistics.median([abs(value - centre) for value in values]), "all": values}
 
 
+def seconds_of(samples, side):
+    """A step's, and those of its computing alone, per round."""
+    compute = samples[side + "_compute"]
+    alone = [one["forward"] + one["backward"] if "forward" in one else one["seconds"] for one in compute]
+    return [one["seconds"] for one in samples[side]], alone
+
+
 def summary(samples, peaks, about):
     first = {name: steps[0]["loss"] for name, steps in samples.items()}
     # Drawn otherwise, so only nearly the same losses after as many updates; theirs alone never updates.
-    if not all(0.95 < first[name] / first["ours"] < 1.05 for name in ("ours_compute", "theirs")):
+    if not all(0.95 < first[name] / first["ours"] < 1.05 for name in ("ours_compute", "theirs") if name in first):
         raise RuntimeError(f"the sides do not train the same: losses {first}")
-    step = {side: [one["seconds"] for one in samples[side]] for side in ("ours", "theirs")}
-    compute = {
-        "ours": [one["forward"] + one["backward"] for one in samples["ours_compute"]],
-        "theirs": [one["seconds"] for one in samples["theirs_compute"]],
-    }
-    exposed = {side: [a - b for a, b in zip(step[side], compute[side])] for side in step}
-    out = {"parameters": about["parameters"], "compute_type": about["compute"], "losses": first}
-    for side in ("ours", "theirs"):
+    out = {"parameters": about["parameters"], "compute_type": about["compute"], "losses": first,
+           "recomputed_layers": about["recomputed_layers"]}
+    for side in (name for name in ("ours", "theirs") if name in samples):
+        step, compute = seconds_of(samples, side)
         out[side] = {
-            "seconds": median_and_mad(step[side]),
-            "compute_seconds": median_and_mad(compute[side]),
-            "exposed_seconds": median_and_mad(exposed[side]),
+            "seconds": median_and_mad(step),
+            "compute_seconds": median_and_mad(compute),
+            "exposed_seconds": median_and_mad([a - b for a, b in zip(step, compute)]),
+            "ratio_to_compute": median_and_mad([a / b for a, b in zip(step, compute)]),
             "peak_rss_bytes": peaks[side],
         }
+    last = samples["ours"][-1]
     out["ours"]["nvme_bytes_per_parameter"] = {
-        way: samples["ours"][-1][f"nvme_{way}_bytes"] / about["parameters"] for way in ("read", "written")
-    }
-    out["theirs"]["optimizer_seconds"] = median_and_mad([one["optimizer"] for one in samples["theirs"]])
-    out["total_ratio"] = median_and_mad([theirs / ours for ours, theirs in zip(step["ours"], step["theirs"])])
-    out["exposed_ratio"] = out["ours"]["exposed_seconds"]["median"] / out["theirs"]["exposed_seconds"]["median"]
+        way: last[f"nvme_{way}_bytes"] / about["parameters"] for way in ("read", "written")}
+    uncached = {way: about[f"uncached_{way}_bytes"] for way in ("read", "written")}
+    out["ours"]["uncached_bytes_per_parameter"] = {way: uncached[way] / about["parameters"] for way in uncached}
+    moved = last["nvme_read_bytes"] + last["nvme_written_bytes"]
+    out["ours"]["cached_share"] = 1 - moved / sum(uncached.values()) if sum(uncached.values()) else None
+    if "theirs" not in samples:
+        return out
+    ours, theirs = out["ours"], out["theirs"]
+    theirs["optimizer_seconds"] = median_and_mad([one["optimizer"] for one in samples["theirs"]])
+    out["total_ratio"] = median_and_mad(
+        [b / a for a, b in zip(seconds_of(samples, "ours")[0], seconds_of(samples, "theirs")[0])])
+    out["exposed_ratio"] = ours["exposed_seconds"]["median"] / theirs["exposed_seconds"]["median"]
     out["peak_rss_ratio"] = peaks["ours"] / peaks["theirs"]
     return out
 
 
-def print_table(name, home, result):
-    print(f"{name}, states on {home}: {result['parameters']} parameters, products in {result['compute_type']}",
-          file=sys.stderr)
-    print("               total s (MAD)   compute s   exposed s   peak RSS GiB", file=sys.stderr)
-    for side in ("ours", "theirs"):
-        row = result[side]
-        total = f"{row['seconds']['median']:.2f} ({row['seconds']['mad']:.2f})"
-        label = "strata" if side == "ours" else "deepspeed"
-        print(f"  {label:10} {total:>16} {row['compute_seconds']['median']:11.2f} "
-              f"{row['exposed_seconds']['median']:11.2f} {row['peak_rss_bytes'] / GIB:14.2f}", file=sys.stderr)
-    moved = result["ours"]["nvme_bytes_per_parameter"]
-    print(f"  deepspeed / strata: total {result['total_ratio']['median']:.2f} "
-          f"(MAD {result['total_ratio']['mad']:.2f}); strata / deepspeed: exposed {result['exposed_ratio']:.2f}, peak RSS "
-          f"{result['peak_rss_ratio']:.2f}; strata moved {moved['read']:.1f} + {moved['written']:.1f} B a parameter",
-          file=sys.stderr)
+def t_hide(points):
+    """As estimate_t_hide() of bench/hide.h: between two points the ratio is linear in 1 / tokens."""
+    points = sorted(points)
+    hidden = next((i for i, (_, ratio) in enumerate(points) if ratio <= HIDDEN_RATIO), None)
+    if hidden is None:
+        return {"bound": "more than", "tokens": points[-1][0], "points": points}
+    if hidden == 0:
+        return {"bound": "at most", "tokens": points[0][0], "points": points}
+    (tokens0, ratio0), (tokens1, ratio1) = points[hidden - 1], points[hidden]
+    x0, x1 = 1 / tokens0, 1 / tokens1
+    x = x0 + (x1 - x0) * (ratio0 - HIDDEN_RATIO) / (ratio0 - ratio1)
+    return {"bound": "between", "tokens": 1 / x, "points": points}
 
 
-def available(options, shape):
-    """Why a shape does not fit here, or None. DeepSpeed keeps 16 and its buffers in memory, ours in memory 16."""
-    need = parameters_of(shape) * 44 + 4 * GIB
-    with open("/proc/meminfo", encoding="ascii") as file:
-        have = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-    if have < need:
-        return f"all sides together need about {need / GIB:.1f} GiB of memory, {have / GIB:.1f} are available"
-    need, have = parameters_of(shape) * 40 + GIB, shutil.disk_usage(options.dir).free
-    if have < need:
-        return f"the swap files need about {need / GIB:.1f} GiB in {options.dir}, {have / GIB:.1f} are free"
-    return None
+def find_t_hide(options, sides, home, buffers, grouping, result):
+    """Doubles or halves the tokens of each side until one step is hidden and its neighbour is not."""
+    least, most = max(16, options.tokens // 16), options.tokens * 16
+    for side in (name for name in ("ours", "theirs") if name in result):
+        points = [(options.tokens, result[side]["ratio_to_compute"]["median"])]
+        upwards = points[0][1] > HIDDEN_RATIO
+        names = (side, side + "_compute")
+        groups = (names,) if grouping in ("all", "pairs", "ours") else tuple((name,) for name in names)
+        tokens = options.tokens
+        while (points[-1][1] > HIDDEN_RATIO) == upwards:
+            tokens = tokens * 2 if upwards else tokens // 2
+            if not least <= tokens <= most:
+                break
+            other = Sides(options.strata, sides.shape, sides.folder, tokens)
+            try:
+                step, compute = seconds_of(rounds_of(other, home, buffers, options.hide_rounds, groups)[0], side)
+            except RuntimeError as error:
+                say(f"  T_hide: {tokens} tokens did not run: {str(error).strip().splitlines()[-1]}")
+                break
+            points.append((tokens, statistics.median([a / b for a, b in zip(step, compute)])))
+            say(f"  T_hide of {side}: {tokens} tokens: {points[-1][1]:.2f} x computing")
+        result[side]["t_hide"] = t_hide(points)
+
+
+def table(results):
+    """One row per side, shape and home."""
+    lines = ["shape  states       side         total s (MAD)  compute  exposed  RSS GiB  T_hide   B/param r + w (uncached)"]
+    for name in (key for key in SHAPES if key in results):
+        for home in (key for key in HOMES if key in results[name]):
+            row = results[name][home]
+            if "skipped" in row:
+                lines.append(f"{name:6} {home:12} skipped: {row['skipped']}")
+                continue
+            for side in (key for key in ("ours", "theirs") if key in row):
+                one = row[side]
+                total = f"{one['seconds']['median']:.2f} ({one['seconds']['mad']:.2f})"
+                hide = one.get("t_hide")
+                hide = "-" if hide is None else {"between": "", "at most": "<=", "more than": ">"}[hide["bound"]] + \
+                    f"{hide['tokens']:.0f}"
+                line = (f"{name:6} {home:12} {'strata' if side == 'ours' else 'deepspeed':10} {total:>16} "
+                        f"{one['compute_seconds']['median']:8.2f} {one['exposed_seconds']['median']:8.2f} "
+                        f"{one['peak_rss_bytes'] / GIB:8.2f} {hide:>7}")
+                if side == "ours":
+                    moved, all_ = one["nvme_bytes_per_parameter"], one["uncached_bytes_per_parameter"]
+                    line += f"   {moved['read']:.2f} + {moved['written']:.2f} ({all_['read']:.2f} + {all_['written']:.2f})"
+                lines.append(line)
+            if "theirs" in row:
+                lines.append(f"{'':20}deepspeed / strata: total {row['total_ratio']['median']:.2f} (MAD "
+                             f"{row['total_ratio']['mad']:.2f}, worst {min(row['total_ratio']['all']):.2f}); strata / deepspeed: "
+                             f"exposed {row['exposed_ratio']:.2f}, RSS {row['peak_rss_ratio']:.2f}; turns: {row['turns']}")
+            lines += [f"{'':20}not {reason}" for reason in row["not_fitting"]]
+    return "\n".join(lines)
 
 
 def measure(options, name, folder):
-    sides = Sides(options, SHAPES[name], folder)
-    with sides.ours("memory"):
-        pass  # says in which type it computes
-    tried = sweep(sides) if options.sweep and options.home != ["host"] else []
-    result = {"sweep": tried}
-    for home in options.home:
-        buffers = tried[0]["buffers"] if tried and home != "host" else None
-        samples, peaks, about = rounds_of(sides, home, buffers, options.rounds)
-        result[home] = summary(samples, peaks, about)
-        if tried and home != "host":
+    """{home: row} of a shape, and the sweep."""
+    shape, homes = SHAPES[name], options.home or DEFAULT_HOMES.get(name, ("nvme", "nvme-narrow", "host"))
+    sides, tried, result = None, [], {}
+    for home in homes:
+        grouping, reasons = ("all", []) if options.unchecked else choose_grouping(home, shape, folder)
+        if grouping is None:
+            result[home] = {"skipped": "; ".join(reasons)}
+            continue
+        sides = sides or Sides(options.strata, shape, folder, options.tokens)
+        if options.sweep and not tried and home != "host" and grouping != "ours":
+            tried = result["sweep"] = sweep(sides)
+        buffers = tried[0]["buffers"] if tried and home != "host" else buffer_settings(shape)[1]
+        row = summary(*rounds_of(sides, home, buffers, options.rounds, GROUPINGS[grouping]))
+        row |= {"turns": grouping, "not_fitting": reasons}
+        if tried and "theirs" in row and home != "host":
             least = min(one["peak_rss_bytes"] for one in tried if "seconds" in one)
-            result[home]["peak_rss_ratio_to_least"] = peaks["ours"] / min(least, peaks["theirs"])
-        print_table(name, home, result[home])  # at once: what comes after may fail
+            row["peak_rss_ratio_to_least"] = row["ours"]["peak_rss_bytes"] / min(least, row["theirs"]["peak_rss_bytes"])
+        result[home] = row
+        say(table({name: {home: row}}))  # at once: what comes after may fail
+        if options.hide:
+            find_t_hide(options, sides, home, buffers, grouping, row)
     return result
 
 
@@ -278,27 +226,28 @@ def main():
     parser.add_argument("--strata", default=os.path.join(ROOT, "build", "release", "bin", "strata"), help="the program")
     parser.add_argument("--shape", action="append", choices=SHAPES, help="again for another (default 134m and 360m)")
     parser.add_argument("--home", action="append", choices=HOMES,
-                        help="of the states (default all); narrow: ours as a remainder and 8-bit moments, 4.03 bytes")
+                        help="of the states (default nvme, nvme-narrow and host; of 1b nvme-cached and nvme-narrow)")
     parser.add_argument("--tokens", type=int, default=256, help="of a step")
     parser.add_argument("--rounds", type=int, default=5, help="measured steps of each side")
     parser.add_argument("--no-sweep", dest="sweep", action="store_false", help="one setting of DeepSpeed's buffers only")
+    parser.add_argument("--hide", action="store_true", help="find T_hide of both sides as well; takes several times as long")
+    parser.add_argument("--hide-rounds", type=int, default=2, help="measured steps of each number of tokens")
+    parser.add_argument("--unchecked", action="store_true", help="all four at once, whatever memory and drive have")
+    parser.add_argument("--json", dest="out", help="write the JSON object to this file as well, after each shape")
     options = parser.parse_args()
-    options.shape = options.shape or ["134m", "360m"]
-    options.home = options.home or list(HOMES)
     reason = why_not(options)
     if reason is not None:
         print(json.dumps({"skipped": reason}))
         return
     results = {"tokens": options.tokens, "rounds": options.rounds, "load_before": os.getloadavg()}
-    for name in options.shape:
-        reason = available(options, SHAPES[name])
-        if reason is not None:
-            print(f"{name}: skipped: {reason}", file=sys.stderr)
-            results[name] = {"skipped": reason}
-            continue
+    for name in options.shape or ["134m", "360m"]:
         with tempfile.TemporaryDirectory(prefix="strata-bench-", dir=options.dir) as folder:
             results[name] = measure(options, name, folder)
-    results["load_after"] = os.getloadavg()
+        results["load_after"] = os.getloadavg()
+        if options.out:
+            with open(options.out, "w", encoding="utf-8") as file:
+                json.dump(results, file, indent=2)
+    say(table(results))
     print(json.dumps(results, indent=2))
 
 

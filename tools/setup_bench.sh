@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .cache/bench-venv: DeepSpeed on top of the torch of .venv, and what its asynchronous I/O is compiled with. Idempotent.
+# Makes .cache/bench-venv: DeepSpeed, other optimizers and matplotlib on top of the torch of .venv, and what DeepSpeed's
+# asynchronous I/O is compiled with. Idempotent.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +19,7 @@ fi
 
 venv=.cache/bench-venv
 stamp=$venv/.requirements.sha256
-want=$(sha256sum tools/requirements-bench.txt tools/requirements.txt | sha256sum | cut -d' ' -f1)
+want=$(sha256sum tools/requirements-bench.txt tools/requirements-bench-adam.txt tools/requirements.txt | sha256sum | cut -d' ' -f1)
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   echo "setup: making the Python environment of the benches in $venv"
   [ -x $venv/bin/python ] || .venv/bin/python -m venv $venv
@@ -27,5 +28,6 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
     "$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/strata.pth"
   # The accelerator is named, because without it the set-up of DeepSpeed looks for one.
   DS_ACCELERATOR=cpu $venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-bench.txt
+  $venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r tools/requirements-bench-adam.txt
   echo "$want" > "$stamp"
 fi

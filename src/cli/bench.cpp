@@ -1,14 +1,11 @@
 // strata bench: one question each, against the limit of this machine.
 #include <iostream>
-#include <map>
-#include <optional>
 
 #include <CLI/CLI.hpp>
 
 #include "bench/bench_adam.h"
 #include "bench/bench_nvme.h"
-#include "bench/bench_step.h"
-#include "bench/requested_steps.h"
+#include "bench/bench_update.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/exit_code.h"
@@ -18,11 +15,12 @@
 namespace strata::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: strata bench adam|nvme|step [options] [--json]
+constexpr const char* kHelp = R"(usage: strata bench adam|nvme|update|step [options] [--json]
 
-  adam   fused CPU AdamW against the rate at which memory moves the same bytes
-  nvme   the NVMe store, read, write and mixed, beside fio when it is installed
-  step   a training step on NVMe beside the same step in memory
+  adam    fused CPU AdamW against the rate at which memory moves the same bytes
+  nvme    the NVMe store, read, write and mixed, beside fio when it is installed
+  update  the optimizer's update with its states on NVMe, beside fio moving the same bytes
+  step    a training step on NVMe beside the same step in memory; with --config those of a run
 
 `strata bench adam --help` lists the options of each.
 )";
@@ -71,46 +69,28 @@ int bench_nvme(const Arguments& arguments) {
   return kDone;
 }
 
-int bench_step(const Arguments& arguments) {
-  CLI::App app("Alternating training steps of a random Llama, on NVMe and in memory.", "bench step");
-  bench::StepBenchOptions options;
-  options.dir = ".";
-  std::string host_budget;
+int bench_update(const Arguments& arguments) {
+  CLI::App app("The optimizer's update with its states on NVMe, beside fio moving as many bytes.", "bench update");
+  bench::UpdateBenchOptions options;
+  std::string slot_bytes;
   bool json = false;
-  app.add_option("--dir", options.dir, "folder for the swap file")->check(CLI::ExistingDirectory);
-  app.add_option("--hidden", options.hidden, "hidden size")->check(CLI::PositiveNumber);
-  app.add_option("--inner", options.inner, "size inside the feed-forward block (default 8/3 of hidden)")
+  app.add_option("--dir", options.dir, "an existing folder on the drive")->required();
+  app.add_option("--numel", options.numel, "parameters; 28 bytes of disk and 4 of memory each")
       ->check(CLI::PositiveNumber);
-  app.add_option("--layers", options.layers, "blocks")->check(CLI::PositiveNumber);
-  app.add_option("--heads", options.heads, "attention heads (default hidden / 64)")->check(CLI::PositiveNumber);
-  app.add_option("--kv-heads", options.kv_heads, "key and value heads (default as many)")->check(CLI::PositiveNumber);
-  app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
-  app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", options.rounds, "measured steps of each")->check(CLI::PositiveNumber);
-  std::string master = "fp32", moments = "fp32";
-  app.add_option("--master", master, "how the fp32 master weight is kept: fp32 (default), remainder");
-  app.add_option("--moments", moments, "how moments are kept: fp32 (default), bf16, 8bit");
-  std::string pages;
-  app.add_option("--pages", pages, "without --host-budget: memory for reading ahead and writing behind");
-  app.add_option("--trace", options.trace, "write a Chrome trace of the steps on NVMe");
-  app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
+  app.add_option("--states", options.states, "encodings, one or several with commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench::adam_bench_states()));
+  app.add_option("--cached", options.cached, "shares of the states that stay in memory, one or several with commas")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--page", slot_bytes, "bytes of a page, e.g. 4MiB");
+  app.add_option("--threads", options.threads, "0: all usable CPUs");
+  app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("!--no-fio", options.with_fio, "leave fio out");
   app.add_flag("--json", json, "print one JSON object");
-  const std::map<std::string, bench::StatesHome> homes{
-      {"memory", bench::StatesHome::Memory}, {"host", bench::StatesHome::Host}, {"nvme", bench::StatesHome::Nvme}};
-  std::optional<bench::StatesHome> on_request;
-  app.add_option("--on-request", on_request,
-                 "states there only (memory, host, nvme), and a step for each line of standard input: for scripts")
-      ->transform(CLI::CheckedTransformer(homes));
   if (!parse_options(app, arguments)) return kDone;
-  if (!pages.empty()) options.page_bytes = parse_bytes(pages);
-  if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
-  options.optimizer.master = master_encoding_from_name(master);
-  options.optimizer.moments = moment_encoding_from_name(moments);
-  if (on_request) {
-    bench::run_requested_steps(options, *on_request, std::cin, std::cout);
-    return kDone;
-  }
-  show(bench::run_step_bench(options), json, bench::format_step_bench);
+  if (!slot_bytes.empty()) options.slot_bytes = parse_bytes(slot_bytes);
+  show(bench::run_update_bench(options), json, bench::format_update_bench);
   return kDone;
 }
 
@@ -124,8 +104,9 @@ int run_bench(const Arguments& arguments) {
   const Arguments rest(arguments.begin() + 1, arguments.end());
   if (arguments.front() == "adam") return bench_adam(rest);
   if (arguments.front() == "nvme") return bench_nvme(rest);
-  if (arguments.front() == "step") return bench_step(rest);
-  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, nvme and step");
+  if (arguments.front() == "update") return bench_update(rest);
+  if (arguments.front() == "step") return run_bench_step(rest);
+  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, nvme, update and step");
 }
 
 }  // namespace strata::cli

@@ -17,6 +17,10 @@ offload::DriveRates drive_of(const DriveRates& rates) {
 
 }  // namespace
 
+std::size_t passing_slots(const DriveRates& rates, const offload::PoolSize& pool) {
+  return offload::passing_slots(drive_of(rates), pool);
+}
+
 PagePlan plan_pages(std::span<const offload::TimedAccess> accesses, const DriveRates& rates,
                     const offload::PoolSize& pool) {
   std::vector<offload::ScheduledAccess> scheduled;

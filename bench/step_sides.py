@@ -1,0 +1,203 @@
+"""The processes that bench/step_vs_deepspeed.py measures in turn, and what each needs of the machine."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WORKER = os.path.join(ROOT, "bench", "deepspeed_worker.py")
+GIB = 1 << 30
+ANSWER_SECONDS = 1800  # a guard against hangs; the first use of DeepSpeed compiles for minutes
+ENVIRONMENT = {
+    "DS_ACCELERATOR": "cpu",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # transparent huge pages, as our homes are on
+    "THP_MEM_ALLOC_ENABLE": "1",
+    "OMP_WAIT_POLICY": "passive",  # as ours
+    "TORCH_EXTENSIONS_DIR": os.path.join(ROOT, ".cache", "torch_extensions"),
+    "HF_HUB_OFFLINE": "1",
+}
+SHAPES = {
+    "134m": {"hidden": 576, "inner": 1536, "layers": 30, "heads": 9, "kv_heads": 3, "vocab": 49152},
+    "360m": {"hidden": 960, "inner": 2560, "layers": 32, "heads": 15, "kv_heads": 5, "vocab": 49152},
+    "1b": {"hidden": 2048, "inner": 5632, "layers": 22, "heads": 32, "kv_heads": 4, "vocab": 32000},
+    "tiny": {"hidden": 512, "inner": 1536, "layers": 4, "heads": 8, "kv_heads": 4, "vocab": 2048},  # to try the script
+}
+# Of the states; narrow: ours as a remainder and 8-bit moments, 4.03 bytes; cached: ours with a budget that keeps half.
+HOMES = ("nvme", "nvme-narrow", "nvme-cached", "host")
+CACHED_SHARE = 0.5
+
+
+def parameters_of(shape):
+    head = shape["hidden"] // shape["heads"]
+    attention = 2 * shape["hidden"] * head * (shape["heads"] + shape["kv_heads"])
+    block = attention + 3 * shape["hidden"] * shape["inner"] + 2 * shape["hidden"]
+    return shape["layers"] * block + shape["vocab"] * shape["hidden"] + shape["hidden"]
+
+
+def buffer_settings(shape):
+    """What is tried on NVMe. A parameter larger than one buffer is refused, so buffers begin at the embedding's size; one that is
+    live holds a buffer, so DeepSpeed stops ("Not enough buffers") unless what may be live is bounded."""
+    largest = shape["vocab"] * shape["hidden"]
+    common = {"sub_group_size": 30_000_000, "buffer_count": 14, "reduce_bucket_size": 50_000_000}
+    small = {**common, "param_buffer_size": largest, "max_live_parameters": 2 * largest}
+    return [
+        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 5_000_000},
+        {**small, "param_buffer_count": 32, "prefetch_bucket_size": 20_000_000},
+        {**small, "param_buffer_count": 14, "prefetch_bucket_size": 0, "reduce_bucket_size": 10_000_000},
+        {**common, "param_buffer_count": 14, "param_buffer_size": max(100_000_000, largest),
+         "max_live_parameters": 2 * largest, "prefetch_bucket_size": 5_000_000},
+    ]
+
+
+def host_budget(shape):
+    """Ours in the row that caches: gradients, half of states and weights, and what passes through."""
+    return int(parameters_of(shape) * (2 + CACHED_SHARE * 14)) + 64 * (1 << 20)
+
+
+def memory_need(side, home, shape):
+    """Bytes of resident memory, roughly: what was measured at 134 and 360 M parameters, as a line."""
+    numel = parameters_of(shape)
+    if side == "ours":
+        cache = host_budget(shape) if home == "nvme-cached" else 2 * numel
+        return (18 * numel if home == "host" else cache) + GIB
+    if side == "theirs":
+        largest = max(one["param_buffer_count"] * one["param_buffer_size"] for one in buffer_settings(shape))
+        buffers = 0 if home == "host" else 2 * largest
+        return (26 if home == "host" else 16) * numel + buffers + 2 * GIB
+    return (6 if side == "ours_compute" else 4) * numel + GIB
+
+
+def disk_need(side, home, shape):
+    if home == "host" or side.endswith("compute"):
+        return 0
+    each = 26 if side == "theirs" else 6.03 if home == "nvme-narrow" else 14
+    return int(parameters_of(shape) * each)
+
+
+def memory_available():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+
+
+SIDES = ("ours", "ours_compute", "theirs", "theirs_compute")
+# Which run at the same time, taking turns: all where there is room, so that the machine treats them alike.
+GROUPINGS = {
+    "all": (SIDES,),
+    "pairs": (("ours", "ours_compute"), ("theirs", "theirs_compute")),
+    "alone": tuple((side,) for side in SIDES),
+    "ours": (("ours", "ours_compute"),),
+}
+
+
+def choose_grouping(home, shape, folder):
+    """The name of the first grouping that fits, and in words why not the ones before; no name where none does."""
+    reasons = []
+    memory, disk = memory_available(), shutil.disk_usage(folder).free
+    for name, groups in GROUPINGS.items():
+        need_memory = max(sum(memory_need(side, home, shape) for side in group) for group in groups)
+        need_disk = max(sum(disk_need(side, home, shape) for side in group) for group in groups) + GIB
+        missing = []
+        if need_memory > memory:
+            missing.append(f"about {need_memory / GIB:.1f} GiB of memory, {memory / GIB:.1f} are available")
+        if need_disk > disk:
+            missing.append(f"about {need_disk / GIB:.1f} GiB in {folder}, {disk / GIB:.1f} are free")
+        if not missing:
+            return name, reasons
+        reasons.append(f"{name}: needs {' and '.join(missing)}")
+    return None, reasons
+
+
+class Side:
+    """A process that takes a step for each line on its stdin and answers with a line of JSON."""
+
+    def __init__(self, words, job=None, environment=None):
+        self.words = words
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        if job is not None:
+            self.send(json.dumps(job))
+        self.about = self.answer()
+
+    def send(self, line):
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # answer() says why
+
+    def answer(self):
+        guard = threading.Timer(ANSWER_SECONDS, self.process.kill)
+        guard.start()
+        line = self.process.stdout.readline()
+        guard.cancel()
+        if not line:
+            self.process.wait()
+            self.log.seek(0)
+            tail = self.log.read().decode(errors="replace")[-3000:]
+            raise RuntimeError(f"{' '.join(self.words)} ended with {self.process.returncode}:\n{tail}")
+        return json.loads(line)
+
+    def step(self):
+        self.send("step")
+        return self.answer()
+
+    def peak_resident_bytes(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        try:
+            self.process.wait(ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+class Sides:
+    """Starts processes for one shape, as many tokens a step as `tokens` says."""
+
+    def __init__(self, strata, shape, folder, tokens):
+        self.strata, self.shape, self.folder, self.tokens = strata, shape, folder, tokens
+        with self.ours("compute") as side:
+            self.compute = side.about["compute"]  # the type of our products, and of theirs
+
+    def start(self, name, home, buffers):
+        if name.startswith("ours"):
+            return self.ours("compute" if name == "ours_compute" else home)
+        if name == "theirs_compute":
+            return self.theirs("none", buffers)
+        return self.theirs("cpu" if home == "host" else "nvme", buffers)
+
+    def ours(self, home):
+        words = [self.strata, "bench", "step", "--on-request", home.split("-")[0], "--dir", self.folder]
+        words += ["--recompute", "all"]  # as theirs
+        if home.endswith("-narrow"):
+            words += ["--master", "remainder", "--moments", "8bit"]
+        if home.endswith("-cached"):
+            words += ["--host-budget", str(host_budget(self.shape))]
+        words += ["--tokens", str(self.tokens)]
+        for key, value in self.shape.items():
+            words += ["--" + key.replace("_", "-"), str(value)]
+        return Side(words, environment={"GLIBC_TUNABLES": ""})
+
+    def theirs(self, home, buffers):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        job = {"shape": self.shape, "tokens": self.tokens, "home": home, "dir": self.folder, "port": port}
+        job |= {"compute": self.compute, "threads": len(os.sched_getaffinity(0)), "buffers": buffers}
+        return Side([sys.executable, WORKER], job, {**ENVIRONMENT, "OMP_NUM_THREADS": str(job["threads"])})

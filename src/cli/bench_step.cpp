@@ -1,0 +1,143 @@
+// strata bench step: a training step beside its computing alone.
+#include <iostream>
+#include <map>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/bench_step.h"
+#include "bench/requested_steps.h"
+#include "cli/commands.h"
+#include "cli/engine_options.h"
+#include "cli/exit_code.h"
+#include "cli/run_options.h"
+#include "core/bytes.h"
+#include "core/error.h"
+
+namespace strata::cli {
+namespace {
+
+using Measuring = bench::StepMeasuring;
+
+constexpr const char* kConfigHelp =
+    "strata bench step --config F [--key value ...] [--rounds N] [--hide] [--json] measures the step of a run's "
+    "configuration instead: model (its config.json; weights are random), batch, homes, states and budgets as `strata "
+    "train` takes them; keys override the file.";
+
+void show(const nlohmann::json& result, bool json) {
+  std::cout << (json ? result.dump(2) + "\n" : bench::format_step_bench(result));
+}
+
+bool has_config(const Arguments& arguments) {
+  for (const std::string& word : arguments) {
+    if (word == "--config" || word.starts_with("--config=")) return true;
+  }
+  return false;
+}
+
+std::int64_t rounds_from(const std::string& text) {
+  std::size_t used = 0;
+  std::int64_t rounds = 0;
+  try {
+    rounds = std::stoll(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || rounds < 1)
+    throw ConfigError("--rounds takes a number from 1, got \"" + text + "\"");
+  return rounds;
+}
+
+// As strata.recompute.
+std::optional<std::uint64_t> recomputed_layers_from(const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  if (text == "all") return engine::RecomputeChoice::kAll;
+  if (text == "none") return 0;
+  const bool digits = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits) throw ConfigError("--recompute takes auto, all, none or a number, got \"" + text + "\"");
+  return std::stoull(text);
+}
+
+// Of a run's configuration. Takes out what is not a key of it.
+int bench_configured_step(const Arguments& arguments) {
+  Measuring measuring;
+  Arguments rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--hide") {
+      measuring.hide = true;
+    } else if (word == "--rounds") {
+      if (i + 1 == arguments.size()) throw ConfigError("--rounds needs a number");
+      measuring.rounds = rounds_from(arguments[++i]);
+    } else if (word.starts_with("--rounds=")) {
+      measuring.rounds = rounds_from(word.substr(std::string("--rounds=").size()));
+    } else {
+      rest.push_back(word);
+    }
+  }
+  const RunOptions run = read_run_options(rest, {"model_name_or_path"});
+  if (run.help) {
+    std::cout << kConfigHelp << "\n";
+    return kDone;
+  }
+  measuring.trace = run.config.strata.trace;
+  show(bench::run_step_bench(run.config, measuring), run.output == RunOptions::Output::Json);
+  return kDone;
+}
+
+}  // namespace
+
+int run_bench_step(const Arguments& arguments) {
+  if (has_config(arguments)) return bench_configured_step(arguments);
+  CLI::App app("Alternating training steps of a random Llama, on NVMe and in memory.", "bench step");
+  app.footer(kConfigHelp);
+  Measuring measuring;
+  bench::StepBenchOptions options;
+  options.dir = ".";
+  std::string host_budget;
+  bool json = false;
+  app.add_option("--dir", options.dir, "folder for the swap file")->check(CLI::ExistingDirectory);
+  app.add_option("--hidden", options.hidden, "hidden size")->check(CLI::PositiveNumber);
+  app.add_option("--inner", options.inner, "size inside the feed-forward block (default 8/3 of hidden)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--layers", options.layers, "blocks")->check(CLI::PositiveNumber);
+  app.add_option("--heads", options.heads, "attention heads (default hidden / 64)")->check(CLI::PositiveNumber);
+  app.add_option("--kv-heads", options.kv_heads, "key and value heads (default as many)")->check(CLI::PositiveNumber);
+  app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", measuring.rounds, "measured steps of each")->check(CLI::PositiveNumber);
+  std::string master = "fp32", moments = "fp32";
+  app.add_option("--master", master, "how the fp32 master weight is kept: fp32 (default), remainder");
+  app.add_option("--moments", moments, "how moments are kept: fp32 (default), bf16, 8bit");
+  std::string pages;
+  app.add_option("--pages", pages, "without --host-budget: memory for reading ahead and writing behind");
+  app.add_option("--trace", measuring.trace, "write a Chrome trace of the steps on NVMe");
+  app.add_option("--host-budget", host_budget, "larger than the least: pages stay cached");
+  std::string recompute = "auto";
+  app.add_option(
+      "--recompute", recompute,
+      "layers computed again in backward: auto (those whose activations do not fit), all, none, or how many");
+  app.add_flag("--hide", measuring.hide, "look for the fewest tokens a step that hide what offloading adds");
+  app.add_flag("--json", json, "print one JSON object");
+  const std::map<std::string, bench::StatesHome> homes{
+      {"compute", bench::StatesHome::Compute}, {"host", bench::StatesHome::Host}, {"nvme", bench::StatesHome::Nvme}};
+  std::optional<bench::StatesHome> on_request;
+  app.add_option(
+         "--on-request", on_request,
+         "states there only (host, nvme; compute: none), and a step for each line of standard input: for scripts")
+      ->transform(CLI::CheckedTransformer(homes));
+  if (!parse_options(app, arguments)) return kDone;
+  if (!pages.empty()) options.page_bytes = parse_bytes(pages);
+  if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
+  options.recomputed_layers = recomputed_layers_from(recompute);
+  options.optimizer.master = master_encoding_from_name(master);
+  options.optimizer.moments = moment_encoding_from_name(moments);
+  if (on_request) {
+    bench::run_requested_steps(options, *on_request, std::cin, std::cout);
+    return kDone;
+  }
+  show(bench::run_step_bench(options, measuring), json);
+  return kDone;
+}
+
+}  // namespace strata::cli
