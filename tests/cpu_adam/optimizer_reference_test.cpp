@@ -98,7 +98,7 @@ TEST_F(AdamReference, OneStepStaysWithinTheDerivedBound) {
   }
 }
 
-// With eps 1e-3 and gradients of 1e-4 eps dominates the denominator: adding it before bias correction would make the
+// NUM-16. With eps 1e-3 and gradients of 1e-4 eps dominates the denominator: adding it before bias correction would make the
 // first step 30 times smaller.
 TEST_F(AdamReference, EpsilonIsAddedAfterBiasCorrection) {
   FloatRun run(33);
