@@ -180,13 +180,15 @@ def without_gradients(tensors):
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_decay_shrinks_matrices_and_neither_norms_nor_biases(tier, tiny, tmp_path, train_on):
-    """NUM-18: decay was applied to norms and biases."""
+    """NUM-18: decay was applied to norms and biases, and nothing said to what."""
     folder = with_tensors(tiny("qwen2"), tmp_path / "model", without_gradients)
     write_tokens(tmp_path / "data.tok", (9, 25))
     result = train_on(tier, folder, tmp_path / "data.tok", max_steps=1, weight_decay=0.5, learning_rate=0.1)
     assert result.metrics[0]["skipped_steps"] == 0
     before, after = tensors_of(folder / "model.safetensors"), result.weights()
     flat = [name for name, tensor in before.items() if tensor.dim() == 1]
+    spared = f"not of the {len(flat)} norms and biases ({sum(before[name].numel() for name in flat)} parameters)"
+    assert f"weight decay 0.5 of {len(before) - len(flat)} matrices" in result.err and spared in result.err
     assert any("norm" in name for name in flat) and any("bias" in name for name in flat)
     assert_same_bits({name: after[name] for name in flat}, {name: before[name] for name in flat}, "norms and biases")
     for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"):
