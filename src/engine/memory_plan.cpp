@@ -28,7 +28,7 @@ std::size_t index(TierKind tier) {
   return static_cast<std::size_t>(tier);
 }
 
-// Sums that do not depend on the placement.
+// Sums that do not depend on the placement. A home is whole pages; only 8-bit states are not by themselves.
 struct Totals {
   std::uint64_t param = 0;
   std::uint64_t grad = 0;
@@ -71,7 +71,7 @@ class Planner {
       if (!training_) continue;
       totals_.grad += numel * bytes_of(grad_type());
       for (const StateSpec& state : request.states) {
-        totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
+        totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
       }
     }
     split_ = split_classes();

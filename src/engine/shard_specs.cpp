@@ -1,5 +1,6 @@
 #include "engine/shard_specs.h"
 
+#include "core/bytes.h"
 #include "offload/shares.h"
 
 namespace strata::engine {
@@ -43,7 +44,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, c
 }
 
 std::uint64_t host_bytes(const ShardSpec& spec) {
-  return spec.home == offload::TierKind::Host ? 0 : spec.host_numel * bytes_of(spec.dtype);
+  return spec.home == offload::TierKind::Host ? 0 : align_up(spec.host_numel * bytes_of(spec.dtype), kPageBytes);
 }
 
 }  // namespace strata::engine

@@ -31,7 +31,7 @@ struct GroupSpecs {
 std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, const Placement& placement,
                                     DType param_type, DType grad_type, std::span<const StateSpec> states);
 
-// Bytes of the spec that live in host memory although its home is elsewhere.
+// Bytes that the spec takes in host memory, in whole pages, although its home is elsewhere.
 std::uint64_t host_bytes(const offload::ShardSpec& spec);
 
 }  // namespace strata::engine
