@@ -61,7 +61,7 @@ struct Candidate {
 
 class Planner {
  public:
-  explicit Planner(const PlanRequest& request) : request_(request), training_(!request.states.empty()) {
+  explicit Planner(const PlanRequest& request) : request_(request), training_(request.training) {
     for (const zero::FlatLayout& layout : request.compute->layouts()) {
       group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
       grad_bytes_.push_back(training_ ? layout.shard_numel() * bytes_of(grad_type()) : 0);

@@ -19,7 +19,8 @@ using PerTier = std::array<std::uint64_t, offload::kTiers>;  // indexed by TierK
 struct PlanRequest {
   const zero::LayerCompute* compute = nullptr;
   DType param_type = DType::BF16;
-  std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
+  bool training = true;           // false: no gradients and no optimizer states
+  std::vector<StateSpec> states;  // of the optimizer for that type; sgd in fp32 has none
   std::size_t micro_batches = 1;
   bool early_updates = false;  // zero::UpdateTime::DuringBackward: gradients use few homes in turn
   // Absent: the plan chooses; never one that changes bits.

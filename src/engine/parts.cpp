@@ -99,9 +99,8 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   PlanRequest request;
   request.compute = parts.compute.get();
   request.param_type = config.param_type;
-  if (config.training) {
-    request.states = state_specs(config.optimizer, config.param_type);
-  }
+  request.training = config.training;
+  if (config.training) request.states = state_specs(config.optimizer, config.param_type);
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.activation_bytes = parts.activation_bytes;
   request.open_micro_batch_bytes = parts.open_micro_batch_bytes;

@@ -28,7 +28,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, c
     const std::uint64_t numel = layout.shard_numel();
     GroupSpecs& group = groups.emplace_back();
     group.param = {name + "/param", ShardKind::Param, param_type, numel, placement.param};
-    group.grad = {name + "/grad", ShardKind::Grad, grad_type, states.empty() ? 0 : numel, placement.grad};
+    group.grad = {name + "/grad", ShardKind::Grad, grad_type, numel, placement.grad};
     for (const StateSpec& state : states) {
       group.states.push_back({name + "/" + state.name, ShardKind::OptimState, state.dtype, state.values_for(numel), placement.optimizer});
     }

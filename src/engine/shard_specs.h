@@ -23,7 +23,7 @@ struct Placement {
 // The shards of one parameter group.
 struct GroupSpecs {
   offload::ShardSpec param;
-  offload::ShardSpec grad;                 // without training: no elements
+  offload::ShardSpec grad;                 // of no use without training
   std::vector<offload::ShardSpec> states;  // in the order of ShardOptimizer::states(); empty without training
 };
 

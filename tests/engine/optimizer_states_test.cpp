@@ -92,6 +92,24 @@ TEST_F(OptimizerStatesTest, TrainToTheSameBitsOnEveryTierAndOverlappedOrNot) {
   }
 }
 
+// fp32 parameters are their own master, and sgd has no moments.
+TEST_F(OptimizerStatesTest, TrainsWithoutAnyState) {
+  std::vector<std::uint32_t> first;
+  for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    SCOPED_TRACE(offload::name_of(home));
+    EngineConfig stateless = config({OptimizerKind::Sgd, {}, {}}, home);
+    stateless.param_type = DType::F32;
+    ASSERT_FALSE(Engine::plan(stateless).grad_slots.empty()) << "then nothing could be learnt";
+    const std::unique_ptr<Engine> engine = Engine::create(stateless);
+    const std::vector<std::uint32_t> before = tiny_parameter_bits(*engine);
+    train_tiny(*engine, 3);
+    const std::vector<std::uint32_t> after = tiny_parameter_bits(*engine);
+    EXPECT_FALSE(after == before);
+    if (first.empty()) first = after;
+    EXPECT_TRUE(after == first);
+  }
+}
+
 TEST_F(OptimizerStatesTest, ARemainderIsTheMasterBitForBit) {
   const std::unique_ptr<Engine> exact = Engine::create(config(kExact));
   const std::unique_ptr<Engine> remainder = Engine::create(config(kRemainder, TierKind::Nvme));
