@@ -33,6 +33,7 @@ void Engine::Impl::use_schedule(Mode mode) {
 }
 
 void Engine::Impl::settle() {
+  store_->let_lanes_pass();  // no gather goes on until this returns
   for (const Event& updated : updating_) updated.wait();
   updating_.clear();
 }

@@ -117,6 +117,8 @@ class ToyEngine {
     store.set_schedule(train_schedule, train_schedule);
   }
 
+  ~ToyEngine() { store.let_lanes_pass(); }
+
   // One optimizer step; returns the loss before it.
   zero::LossSum step() {
     ++steps;
@@ -152,6 +154,7 @@ class ToyEngine {
 
   // Waits for the update of the last step.
   void settle() {
+    store.let_lanes_pass();
     for (const Event& updated : updating) updated.wait();
     updating.clear();
   }
