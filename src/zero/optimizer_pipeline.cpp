@@ -63,7 +63,30 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       updates_(updates),
       counters_(counters),
       times_(times),
-      lane_(lane) {}
+      lane_(lane),
+      updated_pieces_(layouts_.size()) {}
+
+OptimizerPipeline::Pieces::Pieces(std::uint32_t numel) : sources_(numel) {
+  for (EventSource& source : sources_) source.submit();
+}
+
+std::vector<Event> OptimizerPipeline::Pieces::events() const {
+  std::vector<Event> events;
+  for (const EventSource& source : sources_) events.push_back(source.event());
+  return events;
+}
+
+void OptimizerPipeline::Pieces::complete_before(std::uint32_t piece) {
+  while (complete_ < piece) sources_[complete_++].complete();
+}
+
+void OptimizerPipeline::Pieces::complete_all() {
+  complete_before(static_cast<std::uint32_t>(sources_.size()));
+}
+
+void OptimizerPipeline::Pieces::fail(const std::exception_ptr& error) {
+  while (complete_ < sources_.size()) sources_[complete_++].fail(error);
+}
 
 std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
   updates_.post([this] { failure_ = nullptr; });
@@ -75,14 +98,17 @@ std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
 Event OptimizerPipeline::start(std::size_t group, const StepContext& context, const Event& gradient) {
   auto done = std::make_shared<EventSource>();
   done->submit();
-  updates_.post([this, group, context, gradient, done] {
+  auto pieces = std::make_shared<Pieces>(store_.pieces(shards_[group].param));
+  updated_pieces_[group] = pieces->events();
+  updates_.post([this, group, context, gradient, done, pieces] {
     try {
       if (failure_) std::rethrow_exception(failure_);
       gradient.wait();
-      update(group, context);
+      update(group, context, *pieces);
       done->complete();
     } catch (...) {
       failure_ = std::current_exception();
+      pieces->fail(failure_);
       done->fail(failure_);
     }
   });
@@ -94,12 +120,13 @@ void OptimizerPipeline::step(const StepContext& context) {
   when_all(events).wait();
 }
 
-void OptimizerPipeline::update(std::size_t group, const StepContext& context) {
+void OptimizerPipeline::update(std::size_t group, const StepContext& context, Pieces& pieces) {
   if (site_ == UpdateSite::Host) {
-    step_on_host(group, context);
+    step_on_host(group, context, pieces);
   } else {
-    step_on_device(group, context);
+    step_on_device(group, context, pieces);
   }
+  pieces.complete_all();
   // Parameters at home on the device are written through the link: the next forward reads them there.
   store_.drain_uncached();
 }
@@ -113,12 +140,13 @@ std::uint64_t OptimizerPipeline::element_index(std::size_t group, std::uint64_t 
   return (static_cast<std::uint64_t>(group) << 40) + rank_ * layouts_[group]->shard_numel() + first;
 }
 
-void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& context) {
+void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& context, Pieces& updated) {
   const UpdateShards& shards = shards_[group];
   std::vector<offload::Pin> pins(shards.count());
   std::vector<std::uint64_t> piece_first(shards.count());
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
+    if (position == kParam) updated.complete_before(piece.piece);
     pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;
   };
@@ -142,12 +170,13 @@ void OptimizerPipeline::step_on_host(std::size_t group, const StepContext& conte
 }
 
 // States are at home on the device; gradient and parameter come to them, and the new parameter goes back to its home.
-void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& context) {
+void OptimizerPipeline::step_on_device(std::size_t group, const StepContext& context, Pieces& updated) {
   const UpdateShards& shards = shards_[group];
   std::vector<offload::Pin> pins(shards.count());
   std::vector<std::uint64_t> piece_first(shards.count());
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     pins[position].release();
+    if (position == kParam) updated.complete_before(piece.piece);
     if (store_.device_address(piece.shard) != nullptr) return;
     pins[position] = store_.acquire(piece, shards.access(position), lane_);
     piece_first[position] = store_.range(piece).first;

@@ -68,15 +68,31 @@ class OptimizerPipeline {
   // Starts updating one group once `gradient` is complete; groups are updated in the order of these calls. As start()
   // otherwise; a failure is for good.
   Event start(std::size_t group, const StepContext& context, const Event& gradient);
+  // Of the last start() of a group: each completes when that piece of its parameter has its new value, or fails as the
+  // group's event does.
+  const std::vector<Event>& updated_pieces(std::size_t group) const { return updated_pieces_[group]; }
   // start(), and waits for all of it. Throws: the first failure.
   void step(const StepContext& context);
 
  private:
-  void update(std::size_t group, const StepContext& context);
+  // The pieces of one parameter, which complete in their order.
+  class Pieces {
+   public:
+    explicit Pieces(std::uint32_t numel);
+    std::vector<Event> events() const;
+    void complete_before(std::uint32_t piece);
+    void complete_all();
+    void fail(const std::exception_ptr& error);
+
+   private:
+    std::vector<EventSource> sources_;
+    std::size_t complete_ = 0;
+  };
+  void update(std::size_t group, const StepContext& context, Pieces& pieces);
   std::vector<Segment> segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const;
   std::uint64_t element_index(std::size_t group, std::uint64_t first) const;
-  void step_on_host(std::size_t group, const StepContext& context);
-  void step_on_device(std::size_t group, const StepContext& context);
+  void step_on_host(std::size_t group, const StepContext& context, Pieces& pieces);
+  void step_on_device(std::size_t group, const StepContext& context, Pieces& pieces);
   void update_on_device(std::size_t group, const StepContext& context, std::vector<TensorSpan>& on_device,
                         std::vector<TensorSpan>& on_host, std::size_t numel, std::uint64_t first);
 
@@ -93,7 +109,8 @@ class OptimizerPipeline {
   LinkCounters& counters_;
   BusyTimes& times_;
   const offload::Lane lane_;
-  std::exception_ptr failure_;  // the first one; of the thread of `updates_`
+  std::vector<std::vector<Event>> updated_pieces_;  // of each group
+  std::exception_ptr failure_;                      // the first one; of the thread of `updates_`
 };
 
 }  // namespace strata::zero

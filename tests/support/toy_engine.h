@@ -140,7 +140,7 @@ class ToyEngine {
       return loss;
     }
     updating = pipeline->start(toy_step(steps));
-    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g]);
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g], pipeline->updated_pieces(g));
     return loss;
   }
 
