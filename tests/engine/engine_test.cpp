@@ -139,8 +139,9 @@ TEST_F(EngineTest, TakesTheRatesOfATunedDriveForTheIdeal) {
   before == nullptr ? ::unsetenv("STRATA_DRIVE_PROFILES") : ::setenv("STRATA_DRIVE_PROFILES", restored.c_str(), 1);
   ASSERT_TRUE(step.ideal_seconds.has_value());
   EXPECT_TRUE(step.binding_link.starts_with("nvme ")) << step.binding_link;
+  // A page whose request has ended, but not the transfer, counts for the drive already.
   EXPECT_NEAR(*step.ideal_seconds, static_cast<double>(step.nvme_read + step.nvme_written) / 1e6,
-              0.01 * *step.ideal_seconds);
+              2 * static_cast<double>(on_drive.slot_bytes.value()) / 1e6);
 }
 
 TEST_F(EngineTest, WithoutADriveComputeIsTheBindingResource) {
