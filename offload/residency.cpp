@@ -36,6 +36,12 @@ std::optional<PieceId> ShardStore::victim_for_caller(Lock& lock) const {
   return victim;
 }
 
+// [Note: lanes that wait]. The victim is the page whose next use is farthest, so all others are used earlier, too.
+bool ShardStore::others_come_first(Lock&, const Caller& caller) const {
+  if (lanes_pass_ || evictable_.empty()) return false;
+  return cursor_.next_use(unpack(evictable_.rbegin()->second)) < caller.yields_before;
+}
+
 // A prefetch evicts neither what is used before the page that it serves, nor what is kept.
 std::optional<PieceId> ShardStore::victim_for_prefetch(Lock& lock, std::uint64_t wanted_at) const {
   if (evictable_.empty()) return std::nullopt;
@@ -119,17 +125,21 @@ void ShardStore::remove_evictable(Lock&, PieceId piece) {
   evictable_.erase({page(piece).rank, pack(piece)});
 }
 
-void ShardStore::note_access(Lock& lock, PieceId piece, Lane lane) {
+std::uint64_t ShardStore::note_access(Lock& lock, PieceId piece, Lane lane) {
   ++tick_;
-  if (!schedule_ || schedule_->size() == 0) return;
+  if (!schedule_ || schedule_->size() == 0) return Schedule::kNever;
+  std::uint64_t position = Schedule::kNever;
   const Cursor::Followed followed = cursor_.follow(piece, lane, [&](std::uint64_t at) {
     if (at < front_) ahead_ -= window_pages(lock, at);
+    position = at;  // the last one is this access
   });
   if (followed != Cursor::Followed::Next) ++stats_.off_schedule;
-  if (followed == Cursor::Followed::Stray) return;
+  if (followed == Cursor::Followed::Stray) return Schedule::kNever;
+  if (lane == Lane::Gathers) lanes_pass_ = false;
   // What skipped accesses would have brought in is not there.
   if (followed == Cursor::Followed::Skipped) prefetched_ = cursor_.position();
   extend_window(lock);
+  return position;
 }
 
 // The window ends before the first access that would exceed the look-ahead.
@@ -154,7 +164,8 @@ std::uint64_t ShardStore::window_pages(Lock& lock, std::uint64_t position) const
 
 // Starts reads of what the window still lacks, as far as free slots and pages used later than that allow.
 void ShardStore::prefetch(Lock& lock, Transfers& transfers) {
-  if (!schedule_ || schedule_->size() == 0 || look_ahead_bytes_ == 0 || !queue_.empty() || failure_) return;
+  if (!schedule_ || schedule_->size() == 0 || look_ahead_bytes_ == 0 || failure_) return;
+  if (!queue_.empty() || early_ > 0) return;
   std::size_t without_slot = 0;  // reads of the window that wait for a page to leave
   for (std::uint64_t at = prefetched_; at < front_; ++at) {
     if (without_slot == 0) prefetched_ = at;
@@ -194,8 +205,15 @@ void ShardStore::set_schedule(std::shared_ptr<const Schedule> schedule, std::sha
     evictable_.clear();
     for (const std::uint64_t key : cached) make_evictable(lock, unpack(key));
     prefetch(lock, transfers);
+    changed_.notify_all();  // nobody needs to wait for gathers of another schedule
   }
   start(transfers);
+}
+
+void ShardStore::let_lanes_pass() {
+  const Lock lock(mutex_);
+  lanes_pass_ = true;
+  changed_.notify_all();
 }
 
 void ShardStore::set_look_ahead(std::uint64_t bytes) {

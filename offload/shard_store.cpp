@@ -102,20 +102,21 @@ Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {
   Transfers transfers;
   Lock lock(mutex_);
   std::optional<Clock::time_point> blocked;
-  Ticket ticket;
-  note_access(lock, piece, lane);
+  Caller caller;
+  const std::uint64_t position = note_access(lock, piece, lane);
+  if (lane != Lane::Gathers && position != Schedule::kNever) caller.yields_before = position;
   for (;;) {
-    const Attempt attempt = try_pin(lock, piece, access, ticket, pin, transfers);
+    const Attempt attempt = try_pin(lock, piece, access, caller, pin, transfers);
     if (attempt == Attempt::Pinned) break;
     if (!blocked) blocked = Clock::now();
     if (attempt == Attempt::NoSlot) {
       // Already before the lock is given up below: the slot that then comes free is the callers', not the prefetcher's.
       // Not undone when try_pin() throws, as a failed store gives out no more slots.
-      if (!ticket) ticket = next_ticket_++;
-      queue_.insert(*ticket);
+      if (!caller.ticket) caller.ticket = next_ticket_++;
+      queue_.insert(*caller.ticket);
       make_room_for_callers(lock, transfers);
     } else {
-      leave_queue(lock, ticket);
+      leave_queue(lock, caller.ticket);
     }
     if (!transfers.empty()) {
       lock.unlock();
@@ -124,9 +125,11 @@ Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {
       lock.lock();
       continue;
     }
+    early_ += attempt == Attempt::Early ? 1 : 0;
     wait_for_change(lock);
+    early_ -= attempt == Attempt::Early ? 1 : 0;
   }
-  leave_queue(lock, ticket);
+  leave_queue(lock, caller.ticket);
   if (blocked) stats_.stall_seconds += seconds_since(*blocked);
   prefetch(lock, transfers);
   lock.unlock();
@@ -134,19 +137,19 @@ Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {
   return pin;
 }
 
-// Pins the page, unless other pins exclude this one or there is no slot for it yet. `ticket`: the caller's, if it has
-// waited for a slot before.
-ShardStore::Attempt ShardStore::try_pin(Lock& lock, PieceId piece, Access access, const Ticket& ticket, Pin& pin,
+// Pins the page, unless other pins exclude this one or there is no slot for it yet.
+ShardStore::Attempt ShardStore::try_pin(Lock& lock, PieceId piece, Access access, const Caller& caller, Pin& pin,
                                         Transfers& transfers) {
   throw_if_failed(lock);
   Page& p = page(piece);
   const bool exclusive = writes(access);
   if (p.writer || (exclusive && (p.pins > 0 || p.state == State::Leaving))) return Attempt::Excluded;
   if (p.state == State::Absent) {
-    const bool first = queue_.empty() || (ticket && *ticket <= *queue_.begin());
+    const bool first = queue_.empty() || (caller.ticket && *caller.ticket <= *queue_.begin());
     if (!first) return Attempt::NoSlot;
-    const std::optional<std::size_t> slot = take_slot(lock, victim_for_caller(lock));
-    if (!slot) return Attempt::NoSlot;
+    const bool early = others_come_first(lock, caller);
+    const std::optional<std::size_t> slot = take_slot(lock, early ? std::nullopt : victim_for_caller(lock));
+    if (!slot) return early ? Attempt::Early : Attempt::NoSlot;
     if (reads(access)) {
       ++stats_.page_misses;
       start_arrival(lock, piece, *slot, IoUrgency::Demand, transfers);
@@ -283,7 +286,7 @@ void ShardStore::drain_uncached() {
 StoreStats ShardStore::stats() const {
   const Lock lock(mutex_);
   StoreStats stats = stats_;
-  stats.waiting = queue_.size();
+  stats.waiting = queue_.size() + early_;
   return stats;
 }
 

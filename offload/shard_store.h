@@ -25,7 +25,7 @@ struct StoreStats {
   std::uint64_t page_hits = 0;     // acquired while in memory or on the way
   std::uint64_t page_misses = 0;   // acquired while on its tier only, and it had to be read
   std::uint64_t off_schedule = 0;  // accesses other than the schedule's next one
-  std::size_t waiting = 0;         // callers blocked for a slot at this moment
+  std::size_t waiting = 0;         // callers blocked at this moment, for a slot or for another lane
   double stall_seconds = 0;        // callers blocked for a slot or for bytes
 };
 
@@ -49,6 +49,11 @@ struct ShardStoreOptions {
 // so a page that stays cached costs no traffic; where the schedule says which pages are kept, the others are written as
 // soon as they are released, because they must go anyway. Pages of the device tier are fetched for one use and written
 // back at once.
+//
+// [Note: lanes that wait] Updates on a thread of their own may be faster than the forward beside them. What they have
+// written is gathered soon, so an update that finds no slot but those of pages that the gathers use before it, as the
+// schedule orders them, waits for the gathers: thrown out, such a page would be read again. Gathers never wait for a
+// later access, so this ends.
 class ShardStore {
  public:
   // Slots that one thread may hold through pins at once: parameter, gradient, and three optimizer states of an update;
@@ -84,6 +89,9 @@ class ShardStore {
 
   // Starts repeating `schedule` from its beginning (null: nothing is known ahead). `following`: what is run afterwards.
   void set_schedule(std::shared_ptr<const Schedule> schedule, std::shared_ptr<const Schedule> following = nullptr);
+  // See [Note: lanes that wait]: until the gathers go on, nobody waits for them. For whoever waits for the updates, or
+  // ends, between two steps.
+  void let_lanes_pass();
   // From now on instead of ShardStoreOptions::look_ahead_bytes: for plans that need the shards, and for new rates.
   void set_look_ahead(std::uint64_t bytes);
   // Whether host code reaches this piece through a page (false for homes in host memory).
@@ -123,7 +131,12 @@ class ShardStore {
   using Lock = std::unique_lock<std::mutex>;
   using Transfers = std::vector<Transfer>;
   using Ticket = std::optional<std::uint64_t>;  // of a caller that waits, or waited, for a slot
-  enum class Attempt : std::uint8_t { Pinned, Excluded, NoSlot };
+  struct Caller {
+    Ticket ticket;
+    std::uint64_t yields_before = 0;  // pages that the schedule uses before this position are not its to throw out
+  };
+  // Early: other lanes come first.
+  enum class Attempt : std::uint8_t { Pinned, Excluded, NoSlot, Early };
   enum class AfterWrite : std::uint8_t { Keep, Drop };
 
   Page& page(PieceId piece) { return shards_[piece.shard.index].pages[piece.piece]; }
@@ -139,11 +152,12 @@ class ShardStore {
   // All below need the lock.
   void throw_if_failed(Lock& lock) const;
   void wait_for_change(Lock& lock);
-  Attempt try_pin(Lock& lock, PieceId piece, Access access, const Ticket& ticket, Pin& pin, Transfers& transfers);
+  Attempt try_pin(Lock& lock, PieceId piece, Access access, const Caller& caller, Pin& pin, Transfers& transfers);
   void leave_queue(Lock& lock, const Ticket& ticket);
   bool kept(Lock& lock, PieceId piece) const;
   bool wanted_soon(Lock& lock, PieceId piece) const;
   std::optional<PieceId> victim_for_caller(Lock& lock) const;
+  bool others_come_first(Lock& lock, const Caller& caller) const;
   std::optional<PieceId> victim_for_prefetch(Lock& lock, std::uint64_t wanted_at) const;
   std::optional<std::size_t> take_slot(Lock& lock, std::optional<PieceId> victim);
   void make_room_for_callers(Lock& lock, Transfers& transfers);
@@ -153,7 +167,8 @@ class ShardStore {
   void drop(Lock& lock, PieceId piece);
   void make_evictable(Lock& lock, PieceId piece);
   void remove_evictable(Lock& lock, PieceId piece);
-  void note_access(Lock& lock, PieceId piece, Lane lane);
+  // Returns where the access is in the schedule; kNever when it is not.
+  std::uint64_t note_access(Lock& lock, PieceId piece, Lane lane);
   void extend_window(Lock& lock);
   std::uint64_t window_pages(Lock& lock, std::uint64_t position) const;
   void prefetch(Lock& lock, Transfers& transfers);
@@ -186,6 +201,8 @@ class ShardStore {
   std::size_t leaving_ = 0;           // pages on their way out whose slots come free, or can be taken, after it
   std::set<std::uint64_t> queue_;     // tickets of callers blocked for a slot: the prefetcher stands back
   std::uint64_t next_ticket_ = 0;
+  std::size_t early_ = 0;      // callers that wait for another lane: the prefetcher stands back
+  bool lanes_pass_ = false;    // let_lanes_pass() since the last gather
   std::size_t late_pins_ = 0;  // pins that end with an event
   std::exception_ptr failure_;
   StoreStats stats_;

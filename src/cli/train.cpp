@@ -1,6 +1,7 @@
 // strata train: fine-tunes or trains from scratch.
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <iomanip>
@@ -19,6 +20,7 @@
 #include "core/log.h"
 #include "core/trace.h"
 #include "engine/from_run_config.h"
+#include "engine/parts.h"
 #include "engine/trainer.h"
 
 namespace strata::cli {
@@ -46,6 +48,21 @@ struct Moved {
   std::int64_t steps = 0;
   double seconds = 0;
 };
+
+// What weight decay shrinks and what it spares.
+std::string decay_text(double decay, const std::vector<zero::GroupDecl>& groups) {
+  std::array<std::uint64_t, 2> tensors{}, numel{};
+  for (const zero::GroupDecl& group : groups) {
+    for (const zero::ParamDecl& param : group.params) {
+      ++tensors[param.decay ? 0 : 1];
+      numel[param.decay ? 0 : 1] += param.numel();
+    }
+  }
+  std::ostringstream out;
+  out << "weight decay " << decay << " of " << tensors[0] << " matrices (" << numel[0] << " parameters), not of the "
+      << tensors[1] << " norms and biases (" << numel[1] << " parameters)";
+  return out.str();
+}
 
 void check_output_dir(const RunConfig& config, const std::optional<fs::path>& resume) {
   std::error_code error;
@@ -181,6 +198,9 @@ int run_train(const Arguments& arguments) {
   const TraceFile trace_file(trace ? &*trace : nullptr, config.strata.trace);
   const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine_config);
   log::info(std::to_string(engine->parameters()) + " parameters; " + engine->description());
+  if (config.weight_decay > 0) {
+    log::info(decay_text(config.weight_decay, engine::parameter_groups(engine->model_config())));
+  }
   std::cerr << to_table(engine->memory_plan());
 
   const StopSignals signals;

@@ -31,6 +31,7 @@ inline zero::BatchView view_of(const data::Batch& batch) {
 class Engine::Impl {
  public:
   Impl(const EngineConfig& config, ModelParts parts, MemoryPlan plan);
+  ~Impl() { store_->let_lanes_pass(); }  // what its threads still run must end
 
   void load_weights();
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
@@ -57,6 +58,7 @@ class Engine::Impl {
       return fn();
     } catch (...) {
       failure_ = std::current_exception();
+      store_->let_lanes_pass();  // the gathers for which updates may wait never come
       throw;
     }
   }

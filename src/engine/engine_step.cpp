@@ -33,6 +33,7 @@ void Engine::Impl::use_schedule(Mode mode) {
 }
 
 void Engine::Impl::settle() {
+  store_->let_lanes_pass();  // no gather goes on until this returns
   for (const Event& updated : updating_) updated.wait();
   updating_.clear();
 }
@@ -130,7 +131,7 @@ void Engine::Impl::start_update(double grad_norm, double divisor, double learnin
   const double max_norm = config.adamw.max_grad_norm;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (grad_norm + 1e-6)) : 1.0;
   updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / divisor)));
-  for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g]);
+  for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g], pipeline_->updated_pieces(g));
 }
 
 void Engine::Impl::measure(StepSummary& summary) {

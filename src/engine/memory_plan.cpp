@@ -29,7 +29,7 @@ std::size_t index(TierKind tier) {
   return static_cast<std::size_t>(tier);
 }
 
-// Sums that do not depend on the placement.
+// Sums that do not depend on the placement. A home is whole pages; only 8-bit states are not by themselves.
 struct Totals {
   std::uint64_t param = 0;
   std::uint64_t grad = 0;
@@ -63,7 +63,7 @@ struct Candidate {
 
 class Planner {
  public:
-  explicit Planner(const PlanRequest& request) : request_(request), training_(!request.states.empty()) {
+  explicit Planner(const PlanRequest& request) : request_(request), training_(request.training) {
     for (const zero::FlatLayout& layout : request.compute->layouts()) {
       group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
       grad_bytes_.push_back(training_ ? layout.shard_numel() * bytes_of(grad_type()) : 0);
@@ -73,7 +73,7 @@ class Planner {
       if (!training_) continue;
       totals_.grad += numel * bytes_of(grad_type());
       for (const StateSpec& state : request.states) {
-        totals_.optimizer += state.values_for(numel) * bytes_of(state.dtype);
+        totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
       }
       totals_.optimizer_on_device += device_bytes_of_states(layout, request.states);
     }

@@ -20,7 +20,8 @@ using PerTier = std::array<std::uint64_t, offload::kTiers>;  // indexed by TierK
 struct PlanRequest {
   const zero::LayerCompute* compute = nullptr;
   DType param_type = DType::BF16;
-  std::vector<StateSpec> states;  // of the optimizer for that type; empty: no training
+  bool training = true;           // false: no gradients and no optimizer states
+  std::vector<StateSpec> states;  // of the optimizer for that type; sgd in fp32 has none
   std::size_t micro_batches = 1;
   bool accumulate_in_fp32 = true;  // several micro-batches; false: in param_type
   bool early_updates = false;      // zero::UpdateTime::DuringBackward: gradients use few homes in turn

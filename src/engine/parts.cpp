@@ -103,6 +103,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   PlanRequest request;
   request.compute = parts.compute.get();
   request.param_type = config.param_type;
+  request.training = config.training;
   if (config.training) {
     request.states = state_specs(config.optimizer, config.param_type);
     if (reads_param(config.optimizer, config.param_type)) request.param_access = offload::Access::ReadWrite;

@@ -29,7 +29,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, c
     const std::uint64_t numel = layout.shard_numel();
     GroupSpecs& group = groups.emplace_back();
     group.param = {name + "/param", ShardKind::Param, param_type, numel, placement.param};
-    group.grad = {name + "/grad", ShardKind::Grad, grad_type, states.empty() ? 0 : numel, placement.grad};
+    group.grad = {name + "/grad", ShardKind::Grad, grad_type, numel, placement.grad};
     const offload::TierKind home = on_device[groups.size() - 1] ? offload::TierKind::Device : placement.optimizer;
     for (const StateSpec& state : states) {
       group.states.push_back(
@@ -68,7 +68,7 @@ std::vector<bool> states_on_device(std::span<const zero::FlatLayout> layouts, st
 }
 
 std::uint64_t host_bytes(const ShardSpec& spec) {
-  return spec.home == offload::TierKind::Host ? 0 : spec.host_numel * bytes_of(spec.dtype);
+  return spec.home == offload::TierKind::Host ? 0 : align_up(spec.host_numel * bytes_of(spec.dtype), kPageBytes);
 }
 
 }  // namespace strata::engine

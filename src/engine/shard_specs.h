@@ -26,7 +26,7 @@ struct Placement {
 // The shards of one parameter group.
 struct GroupSpecs {
   offload::ShardSpec param;
-  offload::ShardSpec grad;                 // without training: no elements
+  offload::ShardSpec grad;                 // of no use without training
   std::vector<offload::ShardSpec> states;  // in the order of ShardOptimizer::states(); empty without training
 };
 
@@ -41,7 +41,7 @@ std::uint64_t device_bytes_of_states(const zero::FlatLayout& layout, std::span<c
 std::vector<bool> states_on_device(std::span<const zero::FlatLayout> layouts, std::span<const StateSpec> states,
                                    std::uint64_t device_bytes);
 
-// Bytes of the spec that live in host memory although its home is elsewhere.
+// Bytes that the spec takes in host memory, in whole pages, although its home is elsewhere.
 std::uint64_t host_bytes(const offload::ShardSpec& spec);
 
 }  // namespace strata::engine

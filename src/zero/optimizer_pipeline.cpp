@@ -86,7 +86,32 @@ OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std
       rank_(rank),
       updates_(updates),
       times_(times),
-      lane_(lane) {}
+      lane_(lane),
+      updated_pieces_(layouts_.size()) {}
+
+OptimizerPipeline::Pieces::Pieces(std::uint32_t numel) : sources_(numel) {
+  for (EventSource& source : sources_) source.submit();
+}
+
+std::vector<Event> OptimizerPipeline::Pieces::events() const {
+  std::vector<Event> events;
+  for (const EventSource& source : sources_) events.push_back(source.event());
+  return events;
+}
+
+void OptimizerPipeline::Pieces::end_before(const std::shared_ptr<Pieces>& pieces, std::uint32_t piece,
+                                           const Event& until) {
+  while (pieces->ended_ < piece) {
+    EventSource& source = pieces->sources_[pieces->ended_++];
+    until.on_complete([pieces, &source](const std::exception_ptr& error) {
+      error ? source.fail(error) : source.complete();
+    });
+  }
+}
+
+void OptimizerPipeline::Pieces::fail(const std::exception_ptr& error) {
+  while (ended_ < sources_.size()) sources_[ended_++].fail(error);
+}
 
 std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
   updates_.post([this] { failure_ = nullptr; });
@@ -98,15 +123,18 @@ std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
 Event OptimizerPipeline::start(std::size_t group, const StepContext& context, const Event& gradient) {
   auto done = std::make_shared<EventSource>();
   done->submit();
-  updates_.post([this, group, context, gradient, done] {
+  auto pieces = std::make_shared<Pieces>(store_.pieces(shards_[group].param));
+  updated_pieces_[group] = pieces->events();
+  updates_.post([this, group, context, gradient, done, pieces] {
     try {
       if (failure_) std::rethrow_exception(failure_);
       gradient.wait();
-      update(group, context).on_complete([done](const std::exception_ptr& error) {
+      update(group, context, pieces).on_complete([done](const std::exception_ptr& error) {
         error ? done->fail(error) : done->complete();
       });
     } catch (...) {
       failure_ = std::current_exception();
+      pieces->fail(failure_);
       done->fail(failure_);
     }
   });
@@ -122,12 +150,14 @@ void OptimizerPipeline::Page::let_go() {
   pin.release_after(std::exchange(used_until, Event()));
 }
 
-Event OptimizerPipeline::update(std::size_t group, const StepContext& context) {
+Event OptimizerPipeline::update(std::size_t group, const StepContext& context, const std::shared_ptr<Pieces>& updated) {
   const UpdateShards& shards = shards_[group];
   std::vector<Page> pages(shards.count());
   const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
     Page& page = pages[position];
+    const Event until = page.used_until;
     page.let_go();
+    if (position == kParam) Pieces::end_before(updated, piece.piece, until);
     if (!update_acquires(store_, shards, position, piece)) return;
     page.pin = store_.acquire(piece, shards.access(position), lane_);
     page.first = store_.range(piece).first;
@@ -145,7 +175,9 @@ Event OptimizerPipeline::update(std::size_t group, const StepContext& context) {
     (void)last_on_device_.wait_noexcept();  // until then streams touch the pages
     throw;
   }
+  const Event until = pages[kParam].used_until;
   for (Page& page : pages) page.let_go();
+  Pieces::end_before(updated, store_.pieces(shards.param), until);
   // What is at home on the device and was updated on the host is written through the link: the next forward reads it
   // there.
   store_.drain_uncached();
@@ -205,7 +237,7 @@ void OptimizerPipeline::update_on_device(std::size_t group, const StepContext& c
   }
   last_on_device_ = device_->start(chunk);
   for (std::size_t i = 0; i < chunk.parts.size(); ++i) {
-    if (chunk.parts[i].place == Place::Host) pages[i].used_until = last_on_device_;
+    if (chunk.parts[i].place == Place::Host || i == kParam) pages[i].used_until = last_on_device_;
   }
 }
 

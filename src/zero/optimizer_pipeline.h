@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "zero/busy_times.h"
@@ -80,10 +81,26 @@ class OptimizerPipeline {
   // Starts updating one group once `gradient` is complete; groups are updated in the order of these calls. As start()
   // otherwise; a failure is for good.
   Event start(std::size_t group, const StepContext& context, const Event& gradient);
+  // Of the last start() of a group: each completes when that piece of its parameter has its new value, or fails as the
+  // group's event does.
+  const std::vector<Event>& updated_pieces(std::size_t group) const { return updated_pieces_[group]; }
   // start(), and waits for all of it. Throws: the first failure.
   void step(const StepContext& context);
 
  private:
+  // The pieces of one parameter, which get their new values in order.
+  class Pieces {
+   public:
+    explicit Pieces(std::uint32_t numel);
+    std::vector<Event> events() const;
+    // Those before `piece` that are left complete when `until` does.
+    static void end_before(const std::shared_ptr<Pieces>& pieces, std::uint32_t piece, const Event& until);
+    void fail(const std::exception_ptr& error);
+
+   private:
+    std::vector<EventSource> sources_;
+    std::size_t ended_ = 0;  // of the thread of `updates_`
+  };
   // A page of a walk; it is let go when what was started on it has ended.
   struct Page {
     offload::Pin pin;
@@ -92,7 +109,7 @@ class OptimizerPipeline {
     void let_go();
   };
   // Ends when the host's part is done; the event completes when the device's is, that of earlier groups included.
-  Event update(std::size_t group, const StepContext& context);
+  Event update(std::size_t group, const StepContext& context, const std::shared_ptr<Pieces>& updated);
   void update_on_host(std::size_t group, const StepContext& context, const std::vector<Page>& pages,
                       std::uint64_t first, std::uint64_t numel);
   void update_on_device(std::size_t group, const StepContext& context, std::vector<Page>& pages, std::uint64_t first,
@@ -111,6 +128,7 @@ class OptimizerPipeline {
   Executor& updates_;
   BusyTimes& times_;
   const offload::Lane lane_;
+  std::vector<std::vector<Event>> updated_pieces_;  // of each group
   Event last_on_device_;        // of the thread of `updates_`, as the next one
   std::exception_ptr failure_;  // the first one
 };

@@ -17,17 +17,19 @@ ParamGroup::ParamGroup(const FlatLayout& layout, DType dtype, offload::ShardId p
       streams_(streams),
       counters_(counters) {}
 
-void ParamGroup::update_until(Event updated) {
+void ParamGroup::update_until(Event updated, std::vector<Event> pieces) {
   STRATA_EXPECTS(state_ == State::Sharded, "update of a group that is not sharded");
+  STRATA_EXPECTS(pieces.empty() || pieces.size() == store_.pieces(param_), "one event per piece of the parameter");
   updated_ = std::move(updated);
+  updated_pieces_ = std::move(pieces);
 }
 
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
-  updated_.wait();
+  std::byte* home = store_.device_address(param_);
+  if (home != nullptr || updated_pieces_.empty()) updated_.wait();
   updated_ = Event();
   ++gathers_;
-  std::byte* home = store_.device_address(param_);
   if (home != nullptr && comm_.world() == 1) {
     full_ = home;
     gathered_ = Event();
@@ -37,6 +39,7 @@ void ParamGroup::unshard() {
     // Pages pinned for a copy that cannot start yet would keep others out of memory.
     lease_->free.wait();
     copy_shard_to(full_ + comm_.rank() * layout_.shard_numel() * bytes_of(dtype_));
+    updated_pieces_.clear();
     streams_.comm.wait(streams_.copy_in.record());
     comm_.all_gather(streams_.comm, {full_, dtype_, layout_.numel()});
     gathered_ = streams_.comm.record();
@@ -51,6 +54,8 @@ void ParamGroup::copy_shard_to(std::byte* row) {
     return;
   }
   for (std::uint32_t piece = 0; piece < store_.pieces(param_); ++piece) {
+    // Piece by piece, so that few pages of new weights wait in memory: one visit of each, however few slots there are.
+    if (!updated_pieces_.empty()) updated_pieces_[piece].wait();
     offload::Pin pin = store_.acquire({param_, piece}, offload::Access::Read);
     streams_.copy_in.wait(pin.ready());
     std::byte* destination = row + store_.range({param_, piece}).first * bytes_of(dtype_);

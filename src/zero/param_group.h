@@ -34,7 +34,9 @@ class ParamGroup {
   std::uint64_t gathers() const { return gathers_; }
 
   // The group's parameters are being updated until `updated` completes. Requires: Sharded.
-  void update_until(Event updated);
+  // `pieces`: where not empty, each completes when that piece of the parameter has its new value, so that its copy need
+  // not wait for the others.
+  void update_until(Event updated, std::vector<Event> pieces = {});
   // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. Throws: what
   // the update failed with.
   void unshard();
@@ -59,6 +61,7 @@ class ParamGroup {
   std::byte* full_ = nullptr;
   std::optional<DeviceSlots::Lease> lease_;  // empty while the storages view the home
   Event gathered_;
+  std::vector<Event> updated_pieces_;
   Event updated_;
   std::uint64_t gathers_ = 0;
 };

@@ -145,6 +145,7 @@ TEST(IsaEquality, AdamWForEveryLengthTo4097) {
   }
 }
 
+// NUM-13.
 TEST(IsaEquality, EveryOptimizerTypeAndMisalignment) {
   std::mt19937_64 random(20260102);
   for (const Isa isa : vector_isas()) {
@@ -159,6 +160,18 @@ TEST(IsaEquality, EveryOptimizerTypeAndMisalignment) {
           }
         }
       }
+    }
+  }
+}
+
+// NUM-13: large counts, at addresses 4 and 8 bytes behind an aligned one; the small counts are in the test above.
+TEST(IsaEquality, AMillionElementsAtAnyAddress) {
+  std::mt19937_64 random(20260109);
+  for (const Isa isa : vector_isas()) {
+    for (const std::size_t shift : {1u, 2u}) {
+      expect_equal_update(isa, OptimizerKind::AdamW, DType::F32, DType::F32, (std::size_t{1} << 20) + 3, shift, random);
+      expect_equal_update(isa, OptimizerKind::AdamW, DType::BF16, DType::BF16, (std::size_t{1} << 20) + 3, 2 * shift,
+                          random);
     }
   }
 }

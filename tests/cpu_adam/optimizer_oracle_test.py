@@ -75,7 +75,7 @@ class AdamAndAdamW(unittest.TestCase):
     def test_equals_torch_with_common_settings(self):
         self.check(steps=10, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, grad_size=1.0)
 
-    def test_epsilon_is_where_torch_has_it(self):
+    def test_epsilon_is_where_torch_has_it(self):  # NUM-16
         self.check(steps=3, lr=1e-2, betas=(0.9, 0.999), eps=1e-3, weight_decay=0.0, grad_size=1e-4)
 
     def test_equals_torch_where_its_lerp_takes_the_other_form(self):

@@ -448,6 +448,7 @@ TEST(MemoryPlan, GradientsThatAreUpdatedEarlyNeedTwoHomes) {
 
 TEST(MemoryPlan, HasNoGradientsAndNoStatesWithoutTraining) {
   PlanRequest request = training_request({60_MiB, 20_MiB, 0});
+  request.training = false;
   request.states.clear();
   const MemoryPlan plan = make_plan(request);
   EXPECT_TRUE(plan.grad_slots.empty());

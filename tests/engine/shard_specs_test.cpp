@@ -80,10 +80,10 @@ TEST(ShardSpecs, StatesOfWholeGroupsLieOnTheDeviceAsFarAsTheyFitAndTheRestIsShar
   EXPECT_NEAR(static_cast<double>(in_host), 0.4 * static_cast<double>(on_drive), kPageBytes);
 }
 
-TEST(ShardSpecs, WithoutTrainingThereAreNoStatesAndNoGradients) {
+TEST(ShardSpecs, AnOptimizerWithoutStatesHasGradientsAllTheSame) {
   const SizesOnly model(1, 1000, 10, SizesOnly::Head::Own);
-  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), {}, DType::BF16, DType::BF16, {});
-  EXPECT_EQ(groups[0].grad.numel, 0U);
+  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), {}, DType::F32, DType::F32, {});
+  EXPECT_EQ(groups[0].grad.numel, groups[0].param.numel);
   EXPECT_TRUE(groups[0].states.empty());
 }
 

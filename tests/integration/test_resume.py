@@ -15,20 +15,21 @@ from strata_program import ALL_NVME, assert_same_run, program, small_host, train
 
 @pytest.fixture(scope="module")
 def eight_steps(tiny, tmp_path_factory):
-    """(model, data, the uninterrupted run of 8 steps that saved every second one). 5 batches are an epoch."""
+    """(model, data, the uninterrupted run of 8 steps that saved each of them). 5 batches are an epoch."""
     data = tmp_path_factory.mktemp("data") / "data.tok"
     write_tokens(data, (9, 31, 12, 26, 18, 40, 3, 22, 11))
     folder = tiny("llama")
     out = tmp_path_factory.mktemp("whole")
-    return folder, data, train(folder, data, out, max_steps=8, save_steps=2, lr_scheduler_type="linear")
+    return folder, data, train(folder, data, out, max_steps=8, save_steps=1, lr_scheduler_type="linear")
 
 
 def copy_checkpoint(run, step, out):
     shutil.copytree(run.checkpoint(step), out / f"checkpoint-{step}")
 
 
+# NUM-11: Adam's step count was not restored, so that bias correction began again.
 @pytest.mark.parametrize("placement", [None, ALL_NVME, ("host", "device", "host")], ids=str)
-@pytest.mark.parametrize("step", [4, 6])  # before and after the end of the first epoch
+@pytest.mark.parametrize("step", [3, 6])  # before and after the end of the first epoch
 def test_resumed_run_equals_the_uninterrupted_one(step, placement, eight_steps, tmp_path):
     folder, data, whole = eight_steps
     copy_checkpoint(whole, step, tmp_path / "out")

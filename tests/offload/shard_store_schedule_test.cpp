@@ -1,7 +1,9 @@
 // The store under a schedule: what it caches, reads ahead, and makes of accesses out of order.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "support/manual_executor.h"
 #include "support/shuffling_executor.h"
@@ -34,6 +36,71 @@ TEST(ShardStore, ACachedDirtyPageCostsNoTraffic) {
   for (std::uint64_t step = 0; step < 10; ++step) run_step(rig.store, *schedule, step);
   EXPECT_EQ(rig.bytes_read(), 0U);
   EXPECT_EQ(rig.bytes_written(), 0U);
+}
+
+// Updates of eight pages, each of which is gathered right after: they may be as far ahead as there are slots.
+struct UpdatesBesideGathers {
+  static constexpr std::uint32_t kPages = 8;
+  StoreRig rig{{.slots = ShardStore::kMinSlots}};
+  const ShardId shard = rig.add(kPages * kFloatsPerPage);
+  std::atomic<std::uint32_t> updated = 0;
+  std::jthread updates;
+
+  // Returns when the updates have ended, or wait.
+  UpdatesBesideGathers() {
+    std::vector<ScheduledAccess> accesses;
+    for (std::uint32_t p = 0; p < kPages; ++p) {
+      accesses.push_back({piece(shard, p), Access::Write, Lane::Updates});
+      accesses.push_back({piece(shard, p), Access::Read, Lane::Gathers});
+    }
+    initialize(rig.store, shard);
+    rig.store.set_schedule(std::make_shared<Schedule>("train", accesses));
+    for (std::uint32_t p = 0; p < kPages; ++p) gather(p);
+    updates = std::jthread([this] {
+      for (std::uint32_t p = 0; p < kPages; ++p) {
+        const Pin pin = rig.store.acquire(piece(shard, p), Access::Write, Lane::Updates);
+        stamp(pin.wait(), 700 + p);
+        updated = p + 1;
+      }
+    });
+    while (updated < kPages && rig.store.stats().waiting == 0) std::this_thread::yield();
+  }
+  // Whether the latest bytes are there.
+  bool gather(std::uint32_t p, std::uint64_t value = 0) {
+    const Pin pin = rig.store.acquire(piece(shard, p), Access::Read, Lane::Gathers);
+    return has_stamp(pin.wait(), value);
+  }
+};
+
+TEST(ShardStore, AnUpdateRatherWaitsThanThrowOutWhatIsGatheredFirst) {
+  UpdatesBesideGathers beside;
+  EXPECT_EQ(beside.updated, ShardStore::kMinSlots);
+  const std::uint64_t before = beside.rig.bytes_read();
+
+  for (std::uint32_t p = 0; p < UpdatesBesideGathers::kPages; ++p) {
+    while (beside.updated <= p) std::this_thread::yield();
+    EXPECT_TRUE(beside.gather(p, 700 + p));
+  }
+
+  beside.updates.join();
+  EXPECT_EQ(beside.rig.bytes_read(), before);
+}
+
+TEST(ShardStore, AnUpdateDoesNotWaitForGathersThatDoNotGoOn) {
+  UpdatesBesideGathers beside;
+
+  beside.rig.store.let_lanes_pass();
+
+  beside.updates.join();
+  for (std::uint32_t p = 0; p < UpdatesBesideGathers::kPages; ++p) EXPECT_TRUE(beside.gather(p, 700 + p));
+}
+
+TEST(ShardStore, AnUpdateDoesNotWaitForGathersOfAScheduleThatEnds) {
+  UpdatesBesideGathers beside;
+
+  beside.rig.store.set_schedule(nullptr);
+
+  beside.updates.join();
 }
 
 TEST(ShardStore, ACleanPageIsDroppedWithoutWriting) {

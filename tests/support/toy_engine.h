@@ -120,6 +120,8 @@ class ToyEngine {
     store.set_schedule(train_schedule, train_schedule);
   }
 
+  ~ToyEngine() { store.let_lanes_pass(); }
+
   // One optimizer step; returns the loss before it.
   zero::LossSum step() {
     ++steps;
@@ -141,7 +143,7 @@ class ToyEngine {
       return loss;
     }
     updating = pipeline->start(toy_step(steps));
-    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g]);
+    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g], pipeline->updated_pieces(g));
     return loss;
   }
 
@@ -155,6 +157,7 @@ class ToyEngine {
 
   // Waits for the update of the last step.
   void settle() {
+    store.let_lanes_pass();
     for (const Event& updated : updating) updated.wait();
     updating.clear();
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "core/error.h"
 #include "core/local_communicator.h"
 #include "support/manual_executor.h"
@@ -104,6 +106,44 @@ TEST_P(EachParamHome, ComputeSeesTheFullParametersBetweenWaitAndReshard) {
     EXPECT_EQ(rig.binding.history.back(), nullptr);
   }
   EXPECT_EQ(rig.group.gathers(), 4U);
+}
+
+TEST(ParamGroup, CopiesEachPieceAsSoonAsThatPieceIsUpdated) {
+  Rig rig(TierKind::Nvme);
+  rig.fill(7);
+  std::vector<EventSource> pieces(rig.tiers.store.pieces(rig.param));
+  ASSERT_EQ(pieces.size(), 3U);
+  std::vector<Event> updated;
+  for (EventSource& piece : pieces) {
+    piece.submit();
+    updated.push_back(piece.event());
+  }
+  EventSource all;
+  all.submit();
+  rig.group.update_until(all.event(), updated);
+
+  std::future<void> unsharded = std::async(std::launch::async, [&] { rig.group.unshard(); });
+  for (EventSource& piece : pieces) piece.complete();
+
+  unsharded.get();  // though the states of the last piece may still be written
+  rig.group.wait_for_unshard();
+  EXPECT_TRUE(rig.sees(7));
+  all.complete();
+}
+
+TEST(ParamGroup, ThrowsWhatTheUpdateOfAPieceFailedWith) {
+  Rig rig(TierKind::Nvme);
+  rig.fill(7);
+  std::vector<EventSource> pieces(rig.tiers.store.pieces(rig.param));
+  std::vector<Event> updated;
+  for (EventSource& piece : pieces) updated.push_back(piece.event());
+  pieces.front().complete();
+  pieces[1].fail(std::make_exception_ptr(ConfigError("injected")));
+  rig.group.update_until(Event(), updated);
+
+  EXPECT_THROW(rig.group.unshard(), ConfigError);
+
+  pieces[2].complete();
 }
 
 TEST(ParamGroup, AtHomeOnTheDeviceItViewsTheHomeAndMovesNothing) {
