@@ -126,13 +126,13 @@ inline double least_seconds_beside(const OracleStep& step, std::size_t slots, co
     last = i;
   }
   const std::size_t known = first + n - accesses[first].back;  // in the repetition before, or in this one
-  const std::size_t waits = static_cast<std::size_t>(
-      std::find_if(accesses.begin(), accesses.end(),
-                   [&](const OracleAccess& a) {
-                     const auto at = static_cast<std::size_t>(&a - accesses.data());
-                     return a.lane == 0 && a.back > 0 && (at + n - a.back) % n == last;
-                   }) -
-      accesses.begin());
+  const std::size_t waits =
+      static_cast<std::size_t>(std::find_if(accesses.begin(), accesses.end(),
+                                            [&](const OracleAccess& a) {
+                                              const auto at = static_cast<std::size_t>(&a - accesses.data());
+                                              return a.lane == 0 && a.back > 0 && (at + n - a.back) % n == last;
+                                            }) -
+                               accesses.begin());
   for (std::size_t i = waits;; i = (i + 1) % n) {
     if (accesses[i].lane == 0) after.add(accesses[i]);
     if (i == known % n) break;

@@ -82,12 +82,12 @@ class OracleRun {
   static constexpr std::size_t kFilling = 2;
   static constexpr std::size_t kMeasured = 2;
   static constexpr int kQuanta = 4;
-  struct Step {                // one access of the whole run
-    bool needs_slot = false;   // takes a slot: it is a miss, or written without being there
+  struct Step {               // one access of the whole run
+    bool needs_slot = false;  // takes a slot: it is a miss, or written without being there
     bool needs_read = false;
-    bool last_use = false;     // the page leaves its slot after this access
-    bool dirty = false;        // and must be written then
-    std::size_t rank = 0;      // in its lane
+    bool last_use = false;  // the page leaves its slot after this access
+    bool dirty = false;     // and must be written then
+    std::size_t rank = 0;   // in its lane
   };
   struct Lane {
     std::vector<std::size_t> order;  // its accesses

@@ -32,8 +32,8 @@ class SimulatedActors {
     }
     for (std::function<void()>& function : functions) {
       actors_.push_back(std::make_unique<Actor>());
-      actors_.back()->thread = std::jthread(
-          [this, actor = actors_.back().get(), run = std::move(function)] { run_actor(*actor, run); });
+      actors_.back()->thread =
+          std::jthread([this, actor = actors_.back().get(), run = std::move(function)] { run_actor(*actor, run); });
     }
     hand_over(next_actor());
     all_done_.acquire();

@@ -101,6 +101,11 @@ class SimulatedStep {
   double layer_update_seconds() const {
     return static_cast<double>(shape_.layer_numel) * seconds_.update_seconds_per_element;
   }
+  // That a chunk of an update takes, on an average.
+  double chunk_pages() const {
+    const double layer = state_bytes_per_element(shape_.optimizer, DType::BF16) + (shape_.weights_on_nvme ? 2 : 0);
+    return layer / 4;
+  }
   std::size_t pages() const { return oracle_accesses().pages; }
   // How many full pages these would fill.
   double pages_of(const std::vector<offload::PieceId>& pieces) const {
@@ -154,8 +159,7 @@ class SimulatedStep {
           store_, update,
           [&](std::size_t position, offload::PieceId piece) { add(update_lane, piece, update.access(position)); },
           [&](std::uint64_t, std::uint64_t numel) {
-            updated[group] =
-                compute(update_lane, static_cast<double>(numel) * seconds_.update_seconds_per_element);
+            updated[group] = compute(update_lane, static_cast<double>(numel) * seconds_.update_seconds_per_element);
           });
     };
     const bool under_forward = shape_.update_time == zero::UpdateTime::UnderForward;
@@ -195,7 +199,7 @@ class SimulatedStep {
   }
   static std::vector<offload::ScheduledAccess> accesses_of(const std::vector<offload::TimedAccess>& timed) {
     std::vector<offload::ScheduledAccess> result;
-    for (const offload::TimedAccess& a : timed) result.push_back({a.piece, a.access});
+    for (const offload::TimedAccess& a : timed) result.push_back({a.piece, a.access, a.lane});
     return result;
   }
   void add_shards() {
@@ -212,8 +216,8 @@ class SimulatedStep {
       group.grad = add({"grad", ShardKind::Grad, DType::BF16, shape_.layer_numel, TierKind::Host});
       std::vector<std::size_t> per_value;
       for (const StateSpec& state : states_) {
-        group.states.push_back(add(
-            {"state", ShardKind::OptimState, state.dtype, state.values_for(shape_.layer_numel), TierKind::Nvme}));
+        group.states.push_back(
+            add({"state", ShardKind::OptimState, state.dtype, state.values_for(shape_.layer_numel), TierKind::Nvme}));
         per_value.push_back(state.elements_per_value);
       }
       const bool reads = reads_param(shape_.optimizer, DType::BF16);
@@ -239,7 +243,7 @@ class SimulatedStep {
     actions_ = zero::plan_actions(visits, zero::GatherAhead::One, shape_.update_time);
     evaluation_actions_ = zero::plan_actions(forward, zero::GatherAhead::One);
     timed_ = zero::timed_accesses(store_, shards_, actions_, &updates_, zero::UpdateSite::Host, seconds_,
-                                   shape_.update_time);
+                                  shape_.update_time);
     timed_evaluation_ =
         zero::timed_accesses(store_, shards_, evaluation_actions_, nullptr, zero::UpdateSite::Host, seconds_);
     plan_ = offload::plan_look_ahead(timed_, rates(),
@@ -331,6 +335,10 @@ class SimulatedStep {
         end = begin + seconds[action.index];
       }
       if (action.kind == zero::Action::Kind::Update) queue_update(action.index, end);
+      if (action.kind == zero::Action::Kind::WaitForUpdate) {
+        actors_.sleep_until(begin);
+        actors_.wait_until([&] { return !not_updated_[action.index]; });
+      }
       if (action.kind != zero::Action::Kind::Unshard) continue;
       actors_.sleep_until(begin);
       actors_.wait_until([&] { return !not_updated_[action.index]; });
