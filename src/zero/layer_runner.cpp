@@ -58,6 +58,9 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
       case Action::Kind::Update:
         groups_[action.index].update_until(start_update(action.index, reducer_.complete(action.index)));
         break;
+      case Action::Kind::WaitForUpdate:
+        groups_[action.index].wait_for_update();
+        break;
       case Action::Kind::Run: {
         const std::size_t m = visits[action.index].micro_batch;
         if (!open[m]) begin(m, batches[m], pass);

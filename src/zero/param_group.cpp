@@ -24,7 +24,7 @@ void ParamGroup::update_until(Event updated) {
 
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
-  updated_.wait();
+  wait_for_update();
   updated_ = Event();
   ++gathers_;
   std::byte* home = store_.device_address(param_);

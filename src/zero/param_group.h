@@ -35,6 +35,8 @@ class ParamGroup {
 
   // The group's parameters are being updated until `updated` completes. Requires: Sharded.
   void update_until(Event updated);
+  // Blocks until then. Throws: what the update failed with.
+  void wait_for_update() const { updated_.wait(); }
   // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. Throws: what
   // the update failed with.
   void unshard();
