@@ -4,7 +4,10 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "core/error.h"
 
@@ -12,42 +15,44 @@ namespace strata::offload {
 namespace {
 
 struct Phase {
-  double seconds = 0;  // of computing
-  std::int64_t reads = 0;
-  std::int64_t writes = 0;
+  std::array<double, 2> seconds{};  // of computing: by the gathers' lane, by those of updates
+  std::int64_t read = 0;            // bytes
+  std::int64_t written = 0;
 };
-// The gathers; the update.
+// The update and what runs beside it; all else.
 using Phases = std::array<Phase, 2>;
 
-// What keeping one page saves, in transfers per phase: reads and writes of the gathers, reads and writes of the update.
+// What keeping one page saves: bytes read and written by each phase.
 using Traffic = std::array<std::int64_t, 4>;
 
 // Pages with the same traffic, in the order in which they are kept.
 struct Kind {
-  Traffic traffic;
+  Traffic traffic{};
+  bool gathered = false;  // weights
   std::vector<PieceId> pages;
   std::size_t kept = 0;
 };
 
-void count(Traffic& traffic, std::size_t phase, Access access) {
-  traffic[2 * phase] += reads(access) ? 1 : 0;
-  traffic[2 * phase + 1] += writes(access) ? 1 : 0;
-}
+struct Kinds {
+  std::vector<Kind> kinds;
+  std::size_t most_held = 0;  // pages of the gathers' lane at once beside an update: gathered, or handed over
+};
 
 Phases without(Phases phases, const Traffic& traffic) {
   for (std::size_t p = 0; p < phases.size(); ++p) {
-    phases[p].reads -= traffic[2 * p];
-    phases[p].writes -= traffic[2 * p + 1];
+    phases[p].read -= traffic[2 * p];
+    phases[p].written -= traffic[2 * p + 1];
   }
   return phases;
 }
 
-double seconds_of(const Phases& phases, const DriveRates& drive, double page_bytes) {
+double seconds_of(const Phases& phases, const DriveRates& drive) {
   double sum = 0;
   for (const Phase& phase : phases) {
-    const double reading = static_cast<double>(phase.reads) * page_bytes / drive.read_bytes_per_second;
-    const double writing = static_cast<double>(phase.writes) * page_bytes / drive.write_bytes_per_second;
-    sum += std::max(phase.seconds, drive.duplex == Duplex::Half ? reading + writing : std::max(reading, writing));
+    const double reading = static_cast<double>(phase.read) / drive.read_bytes_per_second;
+    const double writing = static_cast<double>(phase.written) / drive.write_bytes_per_second;
+    sum += std::max({phase.seconds[0], phase.seconds[1],
+                     drive.duplex == Duplex::Half ? reading + writing : std::max(reading, writing)});
   }
   return sum;
 }
@@ -67,32 +72,109 @@ void spread(std::vector<PieceId>& pages) {
   pages = std::move(result);
 }
 
-std::vector<Kind> kinds_of(std::span<const TimedAccess> step, Phases& phases) {
+// The first access that writes and the one after the last.
+std::pair<std::size_t, std::size_t> update_phase(std::span<const TimedAccess> step) {
+  std::size_t first = step.size(), end = 0;
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    if (!writes(step[i].access)) continue;
+    first = std::min(first, i);
+    end = i + 1;
+  }
+  return {first, end};
+}
+
+Kinds kinds_of(std::span<const TimedAccess> step, std::size_t slot_bytes, Phases& phases) {
+  struct Page {
+    PieceId piece;
+    Traffic traffic{};
+    bool gathered = false;
+    std::size_t last = 0;  // access
+  };
   std::unordered_map<std::uint64_t, std::size_t> numbers;
-  std::vector<std::pair<PieceId, Traffic>> pages;  // in the order of their first access
-  std::size_t phase = 0;
-  for (const TimedAccess& a : step) {
-    if (writes(a.access)) phase = 1;
-    phases[phase].seconds += a.seconds;
-    phases[phase].reads += reads(a.access) ? 1 : 0;
-    phases[phase].writes += writes(a.access) ? 1 : 0;
+  std::vector<Page> pages;                // in the order of their first access
+  std::vector<int> held(step.size(), 0);  // how many more pages wait for another lane, after each access
+  const auto [first, end] = update_phase(step);
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const TimedAccess& a = step[i];
+    const std::size_t number = first <= i && i < end ? 0 : 1;
+    const std::size_t lane = a.lane == Lane::Gathers ? 0 : 1;
+    phases[number].seconds[lane] += a.seconds;
+    phases[number].seconds[1 - lane] += a.beside_seconds;
     const std::uint64_t key = (static_cast<std::uint64_t>(a.piece.shard.index) << 32) | a.piece.piece;
     const auto [found, fresh] = numbers.emplace(key, pages.size());
-    if (fresh) pages.push_back({a.piece, {}});
-    count(pages[found->second].second, phase, a.access);
+    if (fresh) pages.push_back({a.piece});
+    Page& page = pages[found->second];
+    const bool handed_over = !fresh && reads(a.access) && step[page.last].lane != a.lane;
+    if (handed_over) {
+      ++held[page.last];
+      --held[i];
+    }
+    page.gathered = page.gathered || lane == 0;
+    page.last = i;
+    const auto bytes = static_cast<std::int64_t>(a.bytes > 0 ? a.bytes : slot_bytes);
+    if (reads(a.access) && !handed_over) page.traffic[2 * number] += bytes;
+    if (writes(a.access)) page.traffic[2 * number + 1] += bytes;
   }
-  std::map<Traffic, Kind> kinds;
-  for (const auto& [piece, traffic] : pages) {
-    Kind& kind = kinds[traffic];
-    kind.traffic = traffic;
-    kind.pages.push_back(piece);
+  std::map<std::pair<Traffic, bool>, Kind> kinds;
+  for (const Page& page : pages) {
+    Kind& kind = kinds[{page.traffic, page.gathered}];
+    kind.traffic = page.traffic;
+    kind.gathered = page.gathered;
+    kind.pages.push_back(page.piece);
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      phases[p].read += page.traffic[2 * p];
+      phases[p].written += page.traffic[2 * p + 1];
+    }
   }
-  std::vector<Kind> result;
-  for (auto& [traffic, kind] : kinds) {
+  Kinds result;
+  for (auto& [key, kind] : kinds) {
     spread(kind.pages);
-    result.push_back(std::move(kind));
+    result.kinds.push_back(std::move(kind));
+  }
+  const auto beside = [](const TimedAccess& a) { return a.lane != Lane::Gathers; };
+  if (std::none_of(step.begin(), step.end(), beside)) return result;
+  int waiting = 0;
+  std::optional<std::size_t> gathered;  // since the last update
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    waiting += held[i];
+    const bool update = beside(step[i]);
+    result.most_held =
+        std::max({result.most_held, static_cast<std::size_t>(waiting), update ? gathered.value_or(0) : 0});
+    if (update) gathered = 0;
+    if (!update && gathered) ++*gathered;
   }
   return result;
+}
+
+// Slots for pages of the gathers' lane beside an update: fewer, the more of those pages are kept.
+std::size_t held_slots(const Kinds& kinds) {
+  std::size_t all = 0, kept = 0;
+  for (const Kind& kind : kinds.kinds) {
+    if (!kind.gathered) continue;
+    all += kind.pages.size();
+    kept += kind.kept;
+  }
+  return all == 0 ? 0 : (kinds.most_held * (all - kept) + all - 1) / all;
+}
+
+// The kind of which the next page is kept; null when all are.
+Kind* next_kind(Kinds& kinds, const Phases& phases, const DriveRates& drive) {
+  Kind* best = nullptr;
+  double best_seconds = 0;
+  std::int64_t best_bytes = 0;
+  for (Kind& kind : kinds.kinds) {
+    if (kind.kept == kind.pages.size()) continue;
+    const double seconds = seconds_of(without(phases, kind.traffic), drive);
+    const std::int64_t bytes = std::accumulate(kind.traffic.begin(), kind.traffic.end(), std::int64_t{0});
+    constexpr double kEqual = 1e-12;
+    const bool faster = best == nullptr || seconds < best_seconds * (1 - kEqual);
+    const bool as_fast = seconds <= best_seconds * (1 + kEqual);
+    if (!faster && !(as_fast && bytes > best_bytes)) continue;
+    best = &kind;
+    best_seconds = seconds;
+    best_bytes = bytes;
+  }
+  return best;
 }
 
 }  // namespace
@@ -113,32 +195,17 @@ LookAhead plan_look_ahead(std::span<const TimedAccess> step, const DriveRates& d
   STRATA_EXPECTS(pool.pinned > 0 && pool.slots >= pool.pinned && pool.slot_bytes > 0,
                  "the pool is smaller than what callers pin");
   Phases phases;
-  std::vector<Kind> kinds = kinds_of(step, phases);
+  Kinds kinds = kinds_of(step, pool.slot_bytes, phases);
   std::size_t pages = 0;
-  for (const Kind& kind : kinds) pages += kind.pages.size();
+  for (const Kind& kind : kinds.kinds) pages += kind.pages.size();
   const std::size_t passing = std::min(passing_slots(drive, pool), pool.slots);
-  // A step that fits needs no slot to pass through.
-  const std::size_t keep = pages <= pool.slots ? pages : pool.slots - passing;
   LookAhead plan;
-  while (plan.kept.size() < keep) {
-    Kind* best = nullptr;
-    double best_seconds = 0;
-    std::int64_t best_transfers = 0;
-    for (Kind& kind : kinds) {
-      if (kind.kept == kind.pages.size()) continue;
-      const double seconds = seconds_of(without(phases, kind.traffic), drive, static_cast<double>(pool.slot_bytes));
-      std::int64_t transfers = 0;
-      for (const std::int64_t n : kind.traffic) transfers += n;
-      constexpr double kEqual = 1e-12;
-      const bool faster = best == nullptr || seconds < best_seconds * (1 - kEqual);
-      const bool as_fast = seconds <= best_seconds * (1 + kEqual);
-      if (!faster && !(as_fast && transfers > best_transfers)) continue;
-      best = &kind;
-      best_seconds = seconds;
-      best_transfers = transfers;
-    }
-    plan.kept.push_back(best->pages[best->kept++]);
-    phases = without(phases, best->traffic);
+  // A step that fits needs no slot to pass through.
+  while (pages <= pool.slots || plan.kept.size() + passing + held_slots(kinds) < pool.slots) {
+    Kind* const kind = next_kind(kinds, phases, drive);
+    if (kind == nullptr) break;
+    plan.kept.push_back(kind->pages[kind->kept++]);
+    phases = without(phases, kind->traffic);
   }
   // One slot less, for a page that is only written: it is not read ahead, yet needs a slot at once.
   plan.look_ahead_bytes = std::max<std::size_t>(passing - 1, 1) * static_cast<std::uint64_t>(pool.slot_bytes);

@@ -46,7 +46,10 @@ bool ShardStore::others_come_first(Lock&, const Caller& caller) const {
 std::optional<PieceId> ShardStore::victim_for_prefetch(Lock& lock, std::uint64_t wanted_at) const {
   if (evictable_.empty()) return std::nullopt;
   const PieceId victim = unpack(evictable_.rbegin()->second);
-  if (kept(lock, victim) || cursor_.next_use(victim) <= wanted_at) return std::nullopt;
+  if (kept(lock, victim)) return std::nullopt;
+  // A page that is only written next is worth nothing until then.
+  const std::uint64_t next = cursor_.next_use(victim);
+  if (next <= wanted_at && reads(schedule_->at(next).access)) return std::nullopt;
   return victim;
 }
 
@@ -156,10 +159,12 @@ void ShardStore::extend_window(Lock& lock) {
   prefetched_ = std::max(prefetched_, position);
 }
 
-// What the access at `position` takes of the look-ahead: a slot, unless its page is kept or no cached page is needed.
+// What the access at `position` takes of the look-ahead: a slot, unless its page is kept, no cached page is needed, or
+// another lane leaves the page to it.
 std::uint64_t ShardStore::window_pages(Lock& lock, std::uint64_t position) const {
   const PieceId piece = schedule_->at(position).piece;
-  return paged(piece) && cacheable(piece) && !kept(lock, piece) ? 1 : 0;
+  const bool counts = paged(piece) && cacheable(piece) && !kept(lock, piece) && !schedule_->handed_over(position);
+  return counts ? 1 : 0;
 }
 
 // Starts reads of what the window still lacks, as far as free slots and pages used later than that allow.

@@ -11,7 +11,10 @@ Schedule::Schedule(std::string mode, std::vector<ScheduledAccess> accesses,
     : mode_(std::move(mode)), accesses_(std::move(accesses)), planned_(kept.has_value()) {
   STRATA_EXPECTS(accesses_.size() < std::numeric_limits<std::uint32_t>::max(), "schedule too long");
   for (std::size_t i = 0; i < accesses_.size(); ++i) {
-    positions_[key(accesses_[i].piece)].push_back(static_cast<std::uint32_t>(i));
+    Positions& uses = positions_[key(accesses_[i].piece)];
+    handed_over_.push_back(!uses.empty() && reads(accesses_[i].access) &&
+                           accesses_[uses.back()].lane != accesses_[i].lane);
+    uses.push_back(static_cast<std::uint32_t>(i));
     lanes_[static_cast<std::size_t>(accesses_[i].lane)].push_back(static_cast<std::uint32_t>(i));
   }
   if (kept) {

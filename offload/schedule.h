@@ -42,6 +42,9 @@ class Schedule {
   const ScheduledAccess& at(std::uint64_t position) const { return accesses_[position % accesses_.size()]; }
   // First position >= `from` at which `piece` is accessed; kNever when this schedule never does.
   std::uint64_t next_use(PieceId piece, std::uint64_t from) const;
+  // Whether the access reads what another lane accessed last, in the same repetition: an updated weight that is
+  // gathered, a gathered one that is updated.
+  bool handed_over(std::uint64_t position) const { return handed_over_[position % accesses_.size()]; }
   // First position >= `from` at which `lane` makes an access; kNever when it makes none.
   std::uint64_t next_of_lane(Lane lane, std::uint64_t from) const;
   bool keeps(PieceId piece) const { return kept_.contains(key(piece)); }
@@ -60,6 +63,7 @@ class Schedule {
   std::vector<ScheduledAccess> accesses_;
   std::unordered_map<std::uint64_t, Positions> positions_;  // of each piece
   std::array<Positions, kScheduleLanes> lanes_;
+  std::vector<bool> handed_over_;  // each access
   bool planned_;
   std::unordered_set<std::uint64_t> kept_;
 };

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/bench_adam.h"
+#include "bench/bench_hide.h"
 #include "bench/bench_nvme.h"
 #include "bench/bench_update.h"
 #include "cli/commands.h"
@@ -11,13 +12,15 @@
 #include "cli/exit_code.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "engine/model_size.h"
 
 namespace strata::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: strata bench adam|nvme|update|step [options] [--json]
+constexpr const char* kHelp = R"(usage: strata bench adam|hide|nvme|update|step [options] [--json]
 
   adam    fused CPU AdamW against the rate at which memory moves the same bytes
+  hide    from how many tokens on a step hides its update: a forecast for a described machine
   nvme    the NVMe store, read, write and mixed, beside fio when it is installed
   update  the optimizer's update with its states on NVMe, beside fio moving the same bytes
   step    a training step on NVMe beside the same step in memory; with --config those of a run
@@ -43,6 +46,47 @@ int bench_adam(const Arguments& arguments) {
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
   show(bench::run_adam_bench(options), json, bench::format_adam_bench);
+  return kDone;
+}
+
+int bench_hide(const Arguments& arguments) {
+  CLI::App app(
+      "Tokens a step from which it takes at most 1.1 times its computing, for every encoding, home and update site. A "
+      "forecast: nothing is measured.",
+      "bench hide");
+  bench::HideBenchOptions options;
+  std::string model;
+  bool json = false;
+  // In the units of data sheets.
+  double teraflops = options.machine.flops / 1e12;
+  double dram = options.machine.dram / 1e9, link = options.machine.link / 1e9;
+  double read = options.machine.drive_read / 1e9, write = options.machine.drive_write / 1e9;
+  double gpu = options.machine.gpu_bytes / 1e9, ram = options.machine.ram_bytes / 1e9;
+  double gpu_reserve = options.machine.gpu_reserve / 1e9, ram_reserve = options.machine.ram_reserve / 1e9;
+  app.add_option("--model", model, "folder with a config.json (default: Llama 7B)")->check(CLI::ExistingDirectory);
+  app.add_option("--teraflops", teraflops, "of the GPU, reached (150)")->check(CLI::PositiveNumber);
+  app.add_option("--dram", dram, "GB/s of the memory (60)")->check(CLI::PositiveNumber);
+  app.add_option("--link", link, "GB/s between host and GPU, each way (25)")->check(CLI::PositiveNumber);
+  app.add_option("--drive-read", read, "GB/s (7)")->check(CLI::PositiveNumber);
+  app.add_option("--drive-write", write, "GB/s, past the drive's cache (6)")->check(CLI::PositiveNumber);
+  app.add_flag("--half-duplex", options.machine.half_duplex, "the drive's reads and writes take turns");
+  app.add_option("--gpu-memory", gpu, "GB (24)")->check(CLI::PositiveNumber);
+  app.add_option("--gpu-reserve", gpu_reserve, "GB of it for activations (8)")->check(CLI::NonNegativeNumber);
+  app.add_option("--ram", ram, "GB (32)")->check(CLI::PositiveNumber);
+  app.add_option("--ram-reserve", ram_reserve, "GB of it for the system and passing pages (4)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("!--no-recompute", options.recompute, "activations are kept");
+  app.add_flag("--json", json, "print one JSON object");
+  if (!parse_options(app, arguments)) return kDone;
+  options.machine = {
+      teraflops * 1e12, dram * 1e9, link * 1e9,        read * 1e9,       write * 1e9, options.machine.half_duplex,
+      gpu * 1e9,        ram * 1e9,  gpu_reserve * 1e9, ram_reserve * 1e9};
+  if (!model.empty()) {
+    const engine::ModelSize size = engine::model_size(model);
+    options.model = {static_cast<double>(size.parameters), static_cast<double>(size.first_group),
+                     static_cast<double>(size.largest_group)};
+  }
+  show(bench::run_hide_bench(options), json, bench::format_hide_bench);
   return kDone;
 }
 
@@ -103,10 +147,11 @@ int run_bench(const Arguments& arguments) {
   }
   const Arguments rest(arguments.begin() + 1, arguments.end());
   if (arguments.front() == "adam") return bench_adam(rest);
+  if (arguments.front() == "hide") return bench_hide(rest);
   if (arguments.front() == "nvme") return bench_nvme(rest);
   if (arguments.front() == "update") return bench_update(rest);
   if (arguments.front() == "step") return run_bench_step(rest);
-  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, nvme, update and step");
+  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, hide, nvme, update and step");
 }
 
 }  // namespace strata::cli

@@ -61,6 +61,9 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
         groups_[action.index].update_until(updated);
         break;
       }
+      case Action::Kind::WaitForUpdate:
+        groups_[action.index].wait_for_update();
+        break;
       case Action::Kind::Run: {
         const std::size_t m = visits[action.index].micro_batch;
         if (!open[m]) begin(m, batches[m], pass);

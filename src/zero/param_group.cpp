@@ -27,7 +27,7 @@ void ParamGroup::update_until(Event updated, std::vector<Event> pieces) {
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
   std::byte* home = store_.device_address(param_);
-  if (home != nullptr || updated_pieces_.empty()) updated_.wait();
+  if (home != nullptr || updated_pieces_.empty()) wait_for_update();
   updated_ = Event();
   ++gathers_;
   if (home != nullptr && comm_.world() == 1) {

@@ -37,6 +37,8 @@ class ParamGroup {
   // `pieces`: where not empty, each completes when that piece of the parameter has its new value, so that its copy need
   // not wait for the others.
   void update_until(Event updated, std::vector<Event> pieces = {});
+  // Blocks until then. Throws: what the update failed with.
+  void wait_for_update() const { updated_.wait(); }
   // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. Throws: what
   // the update failed with.
   void unshard();

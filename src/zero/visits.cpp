@@ -1,6 +1,7 @@
 #include "zero/visits.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "core/error.h"
 #include "zero/grad_homes.h"
@@ -65,9 +66,13 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
   std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
   if (time == UpdateTime::DuringBackward) updated = finished_groups(visits);
   std::vector<std::size_t> unsharded;  // or on the way
+  std::deque<std::size_t> updates;     // that nothing waits for yet
   const auto unshard_all = [&](const std::vector<std::size_t>& groups) {
     for (const std::size_t group : groups) {
       if (contains(unsharded, group)) continue;
+      for (; updates.size() > kUpdatesBehind; updates.pop_front()) {
+        actions.push_back({Action::Kind::WaitForUpdate, updates.front()});
+      }
       unsharded.push_back(group);
       actions.push_back({Action::Kind::Unshard, group});
     }
@@ -90,7 +95,10 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
       std::erase(unsharded, group);
     }
     if (ahead == GatherAhead::One) unshard_all(next);
-    for (const std::size_t group : updated[v]) actions.push_back({Action::Kind::Update, group});
+    for (const std::size_t group : updated[v]) {
+      actions.push_back({Action::Kind::Update, group});
+      updates.push_back(group);
+    }
   }
   return actions;
 }
@@ -152,18 +160,30 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
                                                  const std::vector<UpdateShards>* updates,
                                                  const StepSeconds& seconds, UpdateTime time) {
   std::vector<offload::TimedAccess> accesses;
-  double before_the_first = 0;
-  const auto compute = [&](double duration) {
-    (accesses.empty() ? before_the_first : accesses.back().seconds) += duration;
-  };
   const offload::Lane lane = update_lane(time);
+  struct Computing {
+    double duration;
+    offload::Lane lane;
+  };
+  std::vector<Computing> before_the_first;
+  const auto add_computing = [&](const Computing& computing) {
+    offload::TimedAccess& last = accesses.back();
+    (last.lane == computing.lane ? last.seconds : last.beside_seconds) += computing.duration;
+  };
+  const auto compute = [&](double duration, offload::Lane by) {
+    accesses.empty() ? before_the_first.push_back({duration, by}) : add_computing({duration, by});
+  };
+  const auto add = [&](offload::PieceId piece, offload::Access access, offload::Lane by) {
+    const std::uint64_t bytes = store.range(piece).numel * bytes_of(store.spec(piece.shard).dtype);
+    accesses.push_back({.piece = piece, .access = access, .lane = by, .bytes = bytes});
+  };
   const auto add_update = [&](const UpdateShards& update) {
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
       if (!store.paged(piece) || !update_acquires(store, update, position, piece)) return;
-      accesses.push_back({piece, update.access(position), 0, lane});
+      add(piece, update.access(position), lane);
     };
     walk_update(store, update, on_piece, [&](std::uint64_t, std::uint64_t numel) {
-      compute(static_cast<double>(numel) * seconds.update_seconds_per_element);
+      compute(static_cast<double>(numel) * seconds.update_seconds_per_element, lane);
     });
   };
   std::vector<std::vector<GradArrival>> arrivals(visits.size());
@@ -173,7 +193,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
       const offload::ShardId grad = shards[group].grad;
       if (store.device_address(grad) != nullptr) continue;
       for (std::uint32_t p = 0; p < store.pieces(grad); ++p) {
-        if (store.paged({grad, p})) accesses.push_back({{grad, p}, access});
+        if (store.paged({grad, p})) add({grad, p}, access, offload::Lane::Gathers);
       }
     }
   };
@@ -181,7 +201,7 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
   for (const Action& action : actions) {
     if (action.kind == Action::Kind::Run) {
       STRATA_EXPECTS(action.index < visits.size(), "these are not the actions of these visits");
-      if (action.index < seconds.visits.size()) compute(seconds.visits[action.index]);
+      if (action.index < seconds.visits.size()) compute(seconds.visits[action.index], offload::Lane::Gathers);
       add_gradients(arrivals[action.index]);
     }
     if (action.kind == Action::Kind::Update && updates != nullptr) add_update((*updates)[action.index]);
@@ -193,14 +213,14 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
     const offload::ShardId param = shards[action.index].param;
     if (store.device_address(param) != nullptr) continue;
     for (std::uint32_t p = 0; p < store.pieces(param); ++p) {
-      if (store.paged({param, p})) accesses.push_back({{param, p}, offload::Access::Read});
+      if (store.paged({param, p})) add({param, p}, offload::Access::Read, offload::Lane::Gathers);
     }
   }
   if (updates != nullptr && time != UpdateTime::DuringBackward) {
     for (; updated < updates->size(); ++updated) add_update((*updates)[updated]);
   }
   // A step repeats: what it computes before its first access follows the last one.
-  if (!accesses.empty()) accesses.back().seconds += before_the_first;
+  if (!accesses.empty()) std::for_each(before_the_first.begin(), before_the_first.end(), add_computing);
   return accesses;
 }
 

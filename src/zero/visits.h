@@ -37,7 +37,7 @@ std::vector<Visit> forward_visits(const LayerCompute& compute);
 
 // One instruction of the layer runner.
 struct Action {
-  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard, Update } kind = Kind::Run;
+  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard, Update, WaitForUpdate } kind = Kind::Run;
   std::size_t index = 0;  // group, or visit for Run
 };
 
@@ -48,9 +48,14 @@ enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward, DuringBackwa
 // How far gathers run ahead of compute: one visit, or none where device memory is short.
 enum class GatherAhead : std::uint8_t { None, One };
 
+// Updates during backward that a gather leaves behind it.
+inline constexpr std::size_t kUpdatesBehind = 0;
+
 // A group stays unsharded between neighbouring visits that both need it. With GatherAhead::One the groups of the next
 // visit are unsharded right after a visit was queued. With UpdateTime::DuringBackward each group's update follows the
-// last visit that needs it or contributes to its gradient; otherwise there are no updates among the actions.
+// last visit that needs it or contributes to its gradient, and a gather waits until no more than kUpdatesBehind updates
+// are left: layers that run farther ahead only push out of memory what these are about to use. Otherwise there are no
+// updates among the actions.
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead,
                                  UpdateTime time = UpdateTime::AfterBackward);
 

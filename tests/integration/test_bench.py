@@ -44,6 +44,17 @@ def test_a_home_that_is_none_is_refused(tmp_path):
     assert result.code == 2 and "cloud" in result.err
 
 
+def test_hide_forecasts_for_the_machine_and_the_model_it_is_given(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 8192, "hidden_size": 128,
+        "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "tie_word_embeddings": True}))
+    slow, fast = (json.loads(run_strata("bench", "hide", "--model", tmp_path, "--dram", rate, "--json").out)
+                  for rate in ("6", "60"))
+    assert slow["parameters"] == fast["parameters"] == NUMEL and slow["forecast"]
+    assert slow["rows"][0]["fits"] and slow["rows"][0]["tokens"] > fast["rows"][0]["tokens"]
+
+
 def test_the_comparison_says_why_it_is_skipped(tmp_path):
     """Without the packages or the program it prints a reason and succeeds, as `make bench` relies on."""
     script = ROOT / "bench" / "step_vs_deepspeed.py"

@@ -34,6 +34,13 @@ TEST(NextUsePolicy, PagesOfTheFollowingModeRankBehindThisOneInTheOrderOfTheirFir
   EXPECT_LT(rank(2), Schedule::kNever);
 }
 
+TEST(NextUsePolicy, APageThatIsOnlyOverwrittenNextGoesBeforeOneThatIsReadLater) {
+  const Schedule schedule("train", {{piece(0)}, {piece(1), Access::Write}, {piece(2)}});
+  const NextUsePolicy policy;
+  EXPECT_GT(policy.rank({piece(1), &schedule, 1}), policy.rank({piece(0), &schedule, 1}));
+  EXPECT_LT(policy.rank({piece(1), &schedule, 1}), Schedule::kNever);
+}
+
 TEST(LruPolicy, ThePageUsedLongerAgoRanksHigher) {
   const LruPolicy policy;
   PageUse older{piece(0)};

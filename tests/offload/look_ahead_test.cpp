@@ -87,6 +87,46 @@ TEST(PlanLookAhead, KeepsStatesWhereForwardAndBackwardHideTheirReads) {
   EXPECT_EQ(kept_weights(plan), 0U);
 }
 
+// Updates of `layers` layers of two pages of weights and four of states, in a lane of their own under a forward, and
+// then the backward.
+std::vector<TimedAccess> under_forward(std::uint32_t layers, double gather_seconds) {
+  std::vector<TimedAccess> step;
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    for (std::uint32_t i = 0; i < 2; ++i) step.push_back({weight(2 * layer + i), Access::Write, 0, Lane::Updates});
+    for (std::uint32_t i = 0; i < 4; ++i) step.push_back({state(4 * layer + i), Access::ReadWrite, 0, Lane::Updates});
+    for (std::uint32_t i = 0; i < 2; ++i) step.push_back({weight(2 * layer + i), Access::Read});
+  }
+  for (std::uint32_t i = 2 * layers; i-- > 0;) step.push_back({weight(i), Access::Read, gather_seconds});
+  return step;
+}
+
+TEST(PlanLookAhead, KeepsStatesWhereBackwardHidesTheReadsOfWeightsAndNothingHidesTheUpdate) {
+  DriveRates half = kDrive;
+  half.duplex = Duplex::Half;
+  const LookAhead plan =
+      plan_look_ahead(under_forward(20, 0.01), half, {.slots = 50, .slot_bytes = kPageBytes, .pinned = 4});
+  EXPECT_EQ(plan.kept.size(), 40U);
+  EXPECT_EQ(kept_weights(plan), 0U);
+}
+
+TEST(PlanLookAhead, LeavesSlotsForWhatAnUpdateHandsToItsGather) {
+  DriveRates half = kDrive;
+  half.duplex = Duplex::Half;
+  const LookAhead plan =
+      plan_look_ahead(under_forward(20, 0.01), half, {.slots = 50, .slot_bytes = kPageBytes, .pinned = 4});
+  // Eight that pages pass through, and the two pages of a layer's weights, which are not read ahead.
+  EXPECT_EQ(plan.kept.size(), 50U - 8 - 2);
+  EXPECT_EQ(plan.look_ahead_bytes, 7 * kPageBytes);
+}
+
+TEST(PlanLookAhead, KeepsFullPagesBeforeThoseWithFewBytes) {
+  auto step = training(0, 100, 0, 0.001);
+  for (std::size_t i = 0; i < step.size(); i += 2) step[i].bytes = 128;
+  const LookAhead plan = plan_look_ahead(step, kDrive, {.slots = 49, .slot_bytes = kPageBytes, .pinned = 4});
+  ASSERT_EQ(plan.kept.size(), 40U);
+  for (const PieceId piece : plan.kept) EXPECT_EQ(piece.piece % 2, 1U);
+}
+
 TEST(PlanLookAhead, KeptPagesAreSpreadEvenlyOverTheStep) {
   const auto step = training(0, 1000, 0, 0.001);
   for (const std::size_t slots : {50, 134, 259, 509, 700}) {

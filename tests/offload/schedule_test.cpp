@@ -42,6 +42,18 @@ TEST(Schedule, RepeatsItsAccesses) {
   EXPECT_EQ(schedule.at(3 * 7 + 1).access, Access::Write);
 }
 
+TEST(Schedule, APageIsHandedOverToAReaderInAnotherLaneOfTheSameRepetition) {
+  const Schedule schedule = of({{piece(0), Access::Write, Lane::Updates},
+                                {piece(1), Access::Write, Lane::Updates},
+                                {piece(0), Access::Read, Lane::Gathers},
+                                {piece(0), Access::Read, Lane::Gathers},
+                                {piece(1), Access::Read, Lane::Updates},
+                                {piece(0), Access::Write, Lane::EarlyUpdates}});
+  std::vector<bool> handed_over;
+  for (std::uint64_t i = 0; i < schedule.size(); ++i) handed_over.push_back(schedule.handed_over(6 + i));
+  EXPECT_EQ(handed_over, (std::vector<bool>{false, false, true, false, false, false}));
+}
+
 TEST(Schedule, EqualAccessesHaveEqualHashesWhateverTheModeIsCalled) {
   EXPECT_EQ(Schedule("a", {{piece(1)}, {piece(2)}}).hash(), Schedule("b", {{piece(1)}, {piece(2)}}).hash());
 }

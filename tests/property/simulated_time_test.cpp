@@ -34,7 +34,7 @@ std::vector<NamedShape> shapes(Duplex duplex) {
       {"states only, balanced", {.weights_on_nvme = false, .forward_seconds = 0.1, .update_seconds_per_page = 3}},
       {"8-byte states, slow writes",
        {.layers = 12,
-        .states = {DType::F32, DType::BF16, DType::BF16},
+        .optimizer = {.moments = MomentEncoding::Bf16},
         .forward_seconds = 2,
         .update_seconds_per_page = 0.5,
         .read_rate = 2,
@@ -99,38 +99,42 @@ TEST_P(EachDuplex, MoreSlotsNeverCostTimeNorBytes) {
   }
 }
 
-// Bytes per parameter beside the 16-bit weight.
 struct Encoding {
-  const char* name;
-  std::vector<DType> states;
+  const char* name;  // bytes per parameter beside the 16-bit weight
+  OptimizerConfig optimizer;
 };
 const std::vector<Encoding> kEncodings = {
-    {"s = 12", {DType::F32, DType::F32, DType::F32}},  {"s = 10", {DType::I16, DType::F32, DType::F32}},
-    {"s = 8", {DType::F32, DType::BF16, DType::BF16}}, {"s = 6", {DType::I16, DType::BF16, DType::BF16}},
-    {"s = 4", {DType::I16, DType::U8, DType::U8}},
+    {"s = 12", {}},
+    {"s = 10", {.master = MasterEncoding::Remainder}},
+    {"s = 8", {.moments = MomentEncoding::Bf16}},
+    {"s = 6.03", {.moments = MomentEncoding::Block8}},
+    {"s = 6", {.master = MasterEncoding::Remainder, .moments = MomentEncoding::Bf16}},
+    {"s = 4.03", {.master = MasterEncoding::Remainder, .moments = MomentEncoding::Block8}},
 };
 
 TEST_P(EachDuplex, CountedBytesAreTheStatesButForTheCachedShare) {
   for (const Encoding& encoding : kEncodings) {
     SimulatedShape shape{.weights_on_nvme = false,
-                         .states = encoding.states,
+                         .optimizer = encoding.optimizer,
                          .forward_seconds = 0.1,
                          .update_seconds_per_page = 0.5,
                          .duplex = GetParam()};
     shape.slots = 6;
-    const auto pages = static_cast<double>(SimulatedStep(shape).pages());
-    for (; static_cast<double>(shape.slots) < pages; shape.slots += 5) {
+    const std::size_t pages = SimulatedStep(shape).pages();
+    const double states =
+        state_bytes_per_element(encoding.optimizer, DType::BF16) * 8192 * 8 / static_cast<double>(kPageBytes);
+    for (; shape.slots < pages; shape.slots += 5) {
       SCOPED_TRACE(std::string(encoding.name) + ", " + std::to_string(shape.slots) + " slots");
       SimulatedStep step(shape);
-      const auto kept = static_cast<double>(step.look_ahead().kept.size());
+      const double kept = step.pages_of(step.look_ahead().kept);
       const StepCost cost = step.steady();
       // s (1 - c), to the page: at the ends of a step one may be found by chance, or read twice.
-      EXPECT_LE(cost.read_pages, pages - kept + 1);
-      EXPECT_LE(cost.written_pages, pages - kept + 1);
-      EXPECT_GE(cost.read_pages, pages - kept - 1);
-      EXPECT_GE(cost.written_pages, pages - kept - 1);
+      EXPECT_LE(cost.read_pages, states - kept + 1);
+      EXPECT_LE(cost.written_pages, states - kept + 1);
+      EXPECT_GE(cost.read_pages, states - kept - 1);
+      EXPECT_GE(cost.written_pages, states - kept - 1);
       // The cache is the whole pool but for the window: no thresholds, no power of two.
-      EXPECT_GE(kept, static_cast<double>(shape.slots) - 12);
+      EXPECT_GE(step.look_ahead().kept.size() + 12, shape.slots);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,12 +12,22 @@
 
 namespace strata::test {
 
-// Pages are numbered from 0; `seconds` of computing follow the access and come before the next access is needed.
+// What one lane does next: it needs a page, or it computes. Accesses of one lane come in their order; the order of the
+// whole list is that in which they are wanted.
 struct OracleAccess {
-  std::size_t page = 0;
+  static constexpr std::size_t kNoPage = std::numeric_limits<std::size_t>::max();
+
+  std::size_t page = 0;  // numbered from 0
   bool reads = false;
   bool writes = false;
-  double seconds = 0;
+  double seconds = 0;    // of computing, when there is no page
+  std::size_t lane = 0;  // 0: layers; 1: updates beside them
+  std::size_t back = 0;  // 0, or: not before the computing of the access so many places earlier, of the other lane
+  double size = 1;       // of the page
+};
+struct OracleStep {
+  std::vector<OracleAccess> accesses;  // repeated
+  std::size_t pages = 0;
 };
 struct OracleDrive {
   double read_pages_per_second = 0;
@@ -27,8 +38,12 @@ struct OracleDrive {
 
 // What a page-replacement algorithm must read at least, per repetition, with `slots` slots: MIN, which evicts the page
 // whose next use lies farthest ahead (Belady, "A study of replacement algorithms for a virtual-storage computer", IBM
-// Systems Journal 5(2), 1966), on `accesses` repeated.
-inline double least_reads(const std::vector<OracleAccess>& accesses, std::size_t slots) {
+// Systems Journal 5(2), 1966), on `step` repeated. Requires: one lane, whole pages.
+inline double least_reads(const OracleStep& step, std::size_t slots) {
+  std::vector<OracleAccess> accesses;
+  for (const OracleAccess& a : step.accesses) {
+    if (a.page != OracleAccess::kNoPage) accesses.push_back(a);
+  }
   const std::size_t n = accesses.size();
   std::map<std::size_t, std::vector<std::size_t>> uses;
   for (std::size_t i = 0; i < n; ++i) uses[accesses[i].page].push_back(i);
@@ -52,35 +67,78 @@ inline double least_reads(const std::vector<OracleAccess>& accesses, std::size_t
   return static_cast<double>(reads) / kMeasured;
 }
 
-// A time that no schedule can beat. While a run of consecutive accesses is computed, at most `slots` of the pages that
-// it reads can have been there when it began, beside those that `ahead` accesses had already taken to the device, and
-// at most `slots` of those that it changes can still be there, unwritten, when it ends; the rest crosses the drive
-// meanwhile. A step is a chain of such runs: the longest chain counts.
-inline double least_seconds(const std::vector<OracleAccess>& accesses, std::size_t slots, const OracleDrive& drive,
-                            std::size_t ahead) {
+// What a run of accesses computes, and the pages, by size, that it reads before it changes them and that it changes.
+struct OracleWork {
+  double compute = 0;
+  std::map<std::size_t, double> read;
+  std::map<std::size_t, double> changed;
+
+  void add(const OracleAccess& a) {
+    compute += a.seconds;
+    if (a.page == OracleAccess::kNoPage) return;
+    if (a.reads && !changed.contains(a.page)) read[a.page] = a.size;
+    if (a.writes) changed[a.page] = a.size;
+  }
+  // A time that it cannot beat: at most `slots` of the pages that it reads can have been there when it began, beside
+  // `ahead` that were already taken to the device, and at most `slots` of those that it changes can still be there,
+  // unwritten, when it ends; the rest crosses the drive meanwhile.
+  double least_seconds(std::size_t slots, std::size_t ahead, const OracleDrive& drive) const {
+    const auto beyond = [](const std::map<std::size_t, double>& pages, std::size_t room) {
+      double sum = 0;
+      for (const auto& [page, size] : pages) sum += size;
+      return std::max(0.0, sum - static_cast<double>(room));
+    };
+    const double reading = beyond(read, slots + ahead) / drive.read_pages_per_second;
+    const double writing = beyond(changed, slots) / drive.write_pages_per_second;
+    return std::max(compute, drive.half_duplex ? reading + writing : std::max(reading, writing));
+  }
+};
+
+// A time that no schedule of one lane can beat: a step is a chain of runs of accesses, and the longest chain counts.
+inline double least_seconds(const OracleStep& step, std::size_t slots, const OracleDrive& drive, std::size_t ahead) {
+  const std::vector<OracleAccess>& accesses = step.accesses;
   std::vector<double> least(accesses.size() + 1, 0);
   for (std::size_t begin = 0; begin < accesses.size(); ++begin) {
-    std::set<std::size_t> read;
-    std::set<std::size_t> changed;
-    double compute = 0;
+    if (begin > 0 && accesses[begin - 1].seconds == 0) continue;
+    OracleWork run;
     for (std::size_t end = begin; end < accesses.size(); ++end) {
-      const OracleAccess& a = accesses[end];
-      if (a.reads && !changed.contains(a.page)) read.insert(a.page);
-      if (a.writes) changed.insert(a.page);
-      compute += a.seconds;
+      run.add(accesses[end]);
       // Runs end with a computation: before it, what an access is there to change has not changed.
-      if (a.seconds == 0 && end + 1 < accesses.size()) continue;
-      const auto beyond = [](std::size_t pages, std::size_t room) {
-        return static_cast<double>(pages - std::min(pages, room));
-      };
-      const double reading = beyond(read.size(), slots + ahead) / drive.read_pages_per_second;
-      const double writing = beyond(changed.size(), slots) / drive.write_pages_per_second;
-      const double links = drive.half_duplex ? reading + writing : std::max(reading, writing);
-      least[end + 1] = std::max(least[end + 1], least[begin] + std::max(compute, links));
+      if (accesses[end].seconds == 0 && end + 1 < accesses.size()) continue;
+      least[end + 1] = std::max(least[end + 1], least[begin] + run.least_seconds(slots, ahead, drive));
     }
   }
-  const double reading = least_reads(accesses, slots) / drive.read_pages_per_second;
-  return std::max(least.back(), reading);
+  return std::max(least.back(), least_reads(step, slots) / drive.read_pages_per_second);
+}
+
+// The same for updates beside the layers. All updates lie between the computing that the first one waits for and the
+// gather that waits for the last one; the layers from there on come after them.
+inline double least_seconds_beside(const OracleStep& step, std::size_t slots, const OracleDrive& drive,
+                                   std::size_t ahead) {
+  const std::vector<OracleAccess>& accesses = step.accesses;
+  const std::size_t n = accesses.size();
+  std::size_t first = n, last = 0;  // of the updates
+  OracleWork layers, updates, after;
+  for (std::size_t i = 0; i < n; ++i) {
+    (accesses[i].lane == 0 ? layers : updates).add(accesses[i]);
+    if (accesses[i].lane == 0) continue;
+    first = std::min(first, i);
+    last = i;
+  }
+  const std::size_t known = first + n - accesses[first].back;  // in the repetition before, or in this one
+  const std::size_t waits =
+      static_cast<std::size_t>(std::find_if(accesses.begin(), accesses.end(),
+                                            [&](const OracleAccess& a) {
+                                              const auto at = static_cast<std::size_t>(&a - accesses.data());
+                                              return a.lane == 0 && a.back > 0 && (at + n - a.back) % n == last;
+                                            }) -
+                               accesses.begin());
+  for (std::size_t i = waits;; i = (i + 1) % n) {
+    if (accesses[i].lane == 0) after.add(accesses[i]);
+    if (i == known % n) break;
+  }
+  return std::max(updates.least_seconds(slots, 0, drive) + after.least_seconds(slots, ahead, drive),
+                  layers.least_seconds(slots, ahead, drive));
 }
 
 }  // namespace strata::test

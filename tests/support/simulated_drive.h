@@ -36,7 +36,12 @@ class SimulatedDrive final : public offload::Tier {
     STRATA_EXPECTS(next_event() < kNever, "everybody waits and nothing is under way");
     run_next();
   }
-  bool idle() const { return next_event() == kNever; }
+  // When the next thing happens; later than any time when nothing is under way.
+  double next_event() const {
+    double next = std::min(links_[0].free_at, links_[1].free_at);
+    if (!completing_.empty()) next = std::min(next, completing_.begin()->first);
+    return next;
+  }
 
   offload::Home create(const std::string&, std::uint64_t bytes, MemoryTag) override {
     homes_.emplace_back(bytes, std::byte{0xff});
@@ -109,12 +114,6 @@ class SimulatedDrive final : public offload::Tier {
                                 (kind == kWrite ? rates_.write_bytes_per_second : rates_.read_bytes_per_second);
       return;
     }
-  }
-
-  double next_event() const {
-    double next = std::min(links_[0].free_at, links_[1].free_at);
-    if (!completing_.empty()) next = std::min(next, completing_.begin()->first);
-    return next;
   }
 
   void run_next() {

@@ -1,18 +1,23 @@
-// SimulatedStep: a training step in simulated time. The order of the accesses, the store and the plan are the real
-// code; the drive and the computing are numbers.
+// SimulatedStep: training steps in simulated time. The order of the accesses, the store and the plan are the real code;
+// the drive and the computing are numbers.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/optimizer_config.h"
 #include "offload/look_ahead.h"
 #include "offload/shard_store.h"
 #include "support/pipeline_oracle.h"
+#include "support/simulated_actors.h"
 #include "support/simulated_drive.h"
 #include "support/store_rig.h"
 #include "zero/visits.h"
@@ -23,7 +28,8 @@ struct SimulatedShape {
   std::size_t layers = 8;
   std::uint64_t layer_numel = 8192;  // parameters of a layer
   bool weights_on_nvme = true;
-  std::vector<DType> states = {DType::F32, DType::F32, DType::F32};
+  OptimizerConfig optimizer = {};
+  zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
   double forward_seconds = 1;          // of a layer; backward with recomputation takes three times that
   double update_seconds_per_page = 0;  // per page of fp32 elements
   std::size_t slots = 32;
@@ -55,26 +61,23 @@ class SimulatedStep {
   }
   ~SimulatedStep() { store_.set_schedule(nullptr); }
 
-  // Averages over steps in the steady state.
+  // Averages over steps in the steady state. A step ends with its backward, or with its update when that comes after.
   StepCost steady(int filling = 4, int measured = 4) {
-    for (int i = 0; i < filling; ++i) step();
-    const double from = drive_.now();
-    const offload::LinkStats before = drive_.stats();
-    for (int i = 0; i < measured; ++i) step();
-    const offload::LinkStats after = drive_.stats();
+    Mark from = mark();
+    Mark to;
+    run_steps(filling + measured, [&, done = 0]() mutable {
+      ++done;
+      if (done == filling) from = mark();
+      if (done == filling + measured) to = mark();
+    });
     const double unit = static_cast<double>(kPageBytes) * measured;
-    return {(drive_.now() - from) / measured, static_cast<double>(after.bytes_read - before.bytes_read) / unit,
-            static_cast<double>(after.bytes_written - before.bytes_written) / unit};
+    return {(to.now - from.now) / measured, static_cast<double>(to.link.bytes_read - from.link.bytes_read) / unit,
+            static_cast<double>(to.link.bytes_written - from.link.bytes_written) / unit};
   }
 
   // Counts of one step, in pages.
   StepCost one_step() { return steady(0, 1); }
 
-  void step() {
-    run_visits(actions_, seconds_.visits);
-    for (const zero::UpdateShards& update : updates_) run_update(update);
-    ++steps_;
-  }
   void evaluate() {
     store_.set_schedule(evaluate_, train_);
     run_visits(evaluation_actions_, std::vector<double>(shape_.layers, shape_.forward_seconds));
@@ -88,15 +91,27 @@ class SimulatedStep {
 
   const offload::LookAhead& look_ahead() const { return plan_; }
   offload::StoreStats stats() const { return store_.stats(); }
+  // Of the layers, and, when that comes after backward, the update.
   double compute_seconds() const {
-    double sum = 0;
-    for (const offload::TimedAccess& a : timed_) sum += a.seconds;
-    return sum;
+    return forward_backward_seconds() + (in_lane() ? 0 : layer_update_seconds() * static_cast<double>(shape_.layers));
   }
-  std::size_t pages() const {
-    std::size_t count = 0;
-    for (const OracleAccess& a : oracle_accesses()) count = std::max(count, a.page + 1);
-    return count;
+  double forward_backward_seconds() const {
+    return std::accumulate(seconds_.visits.begin(), seconds_.visits.end(), 0.0);
+  }
+  double layer_update_seconds() const {
+    return static_cast<double>(shape_.layer_numel) * seconds_.update_seconds_per_element;
+  }
+  // That a chunk of an update takes, on an average.
+  double chunk_pages() const {
+    const double layer = state_bytes_per_element(shape_.optimizer, DType::BF16) + (shape_.weights_on_nvme ? 2 : 0);
+    return layer / 4;
+  }
+  std::size_t pages() const { return oracle_accesses().pages; }
+  // How many full pages these would fill.
+  double pages_of(const std::vector<offload::PieceId>& pieces) const {
+    double sum = 0;
+    for (const offload::PieceId piece : pieces) sum += size_of(piece);
+    return sum;
   }
   OracleAnswer oracle() const {
     return best_pipeline(
@@ -105,19 +120,86 @@ class SimulatedStep {
   }
 
  private:
-  std::vector<OracleAccess> oracle_accesses() const {
-    std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> numbers;
-    std::vector<OracleAccess> result;
-    for (const offload::TimedAccess& a : timed_) {
-      const std::size_t page =
-          numbers.emplace(std::pair(a.piece.shard.index, a.piece.piece), numbers.size()).first->second;
-      result.push_back({page, reads(a.access), writes(a.access), a.seconds});
+  struct Mark {
+    double now = 0;
+    offload::LinkStats link;
+  };
+  Mark mark() const { return {drive_.now(), drive_.stats()}; }
+  bool in_lane() const { return shape_.update_time != zero::UpdateTime::AfterBackward; }
+  double size_of(offload::PieceId piece) const {
+    const double bytes = static_cast<double>(store_.range(piece).numel * bytes_of(store_.spec(piece.shard).dtype));
+    return bytes / static_cast<double>(kPageBytes);
+  }
+
+  // The step as the oracle takes it, from the actions alone.
+  OracleStep oracle_accesses() const {
+    OracleStep step;
+    std::map<std::uint64_t, std::size_t> numbers;
+    const std::size_t update_lane = in_lane() ? 1 : 0;
+    const auto add = [&](std::size_t lane, offload::PieceId piece, offload::Access access) {
+      if (!store_.paged(piece)) return;
+      const std::size_t page = numbers.emplace(id(piece), numbers.size()).first->second;
+      step.accesses.push_back({page, reads(access), writes(access), 0, lane, 0, size_of(piece)});
+    };
+    const auto compute = [&](std::size_t lane, double seconds) {
+      step.accesses.push_back({OracleAccess::kNoPage, false, false, seconds, lane, 0, 0});
+      return step.accesses.size() - 1;
+    };
+    struct Wait {
+      std::size_t at;
+      std::size_t last;  // computation, of the repetition before where `before`
+      bool before;
+    };
+    std::vector<Wait> waits;
+    std::vector<std::size_t> updated(shape_.layers, 0);  // the last computation of its update
+    std::size_t last_run = 0;
+    const auto add_update = [&](std::size_t group) {
+      const zero::UpdateShards& update = updates_[group];
+      zero::walk_update(
+          store_, update,
+          [&](std::size_t position, offload::PieceId piece) { add(update_lane, piece, update.access(position)); },
+          [&](std::uint64_t, std::uint64_t numel) {
+            updated[group] = compute(update_lane, static_cast<double>(numel) * seconds_.update_seconds_per_element);
+          });
+    };
+    const bool under_forward = shape_.update_time == zero::UpdateTime::UnderForward;
+    std::size_t next_update = 0;
+    std::vector<std::pair<std::size_t, std::size_t>> first_gathers;  // wait, group
+    std::vector<bool> gathered(shape_.layers, false);
+    std::size_t first_update = 0;
+    for (const zero::Action& action : actions_) {
+      if (action.kind == zero::Action::Kind::Run) last_run = compute(0, seconds_.visits[action.index]);
+      if (action.kind == zero::Action::Kind::Update) {
+        waits.push_back({compute(1, 0), last_run, false});
+        add_update(action.index);
+      }
+      if (action.kind != zero::Action::Kind::Unshard) continue;
+      while (under_forward && next_update <= action.index) {
+        if (next_update == 0) first_update = compute(1, 0);
+        add_update(next_update++);
+      }
+      if (in_lane() && !gathered[action.index]) {
+        gathered[action.index] = true;
+        first_gathers.emplace_back(compute(0, 0), action.index);
+      }
+      for (std::uint32_t p = 0; p < store_.pieces(shards_[action.index].param); ++p) {
+        add(0, {shards_[action.index].param, p}, offload::Access::Read);
+      }
     }
-    return result;
+    if (!in_lane()) {
+      for (std::size_t group = 0; group < shape_.layers; ++group) add_update(group);
+    }
+    for (const auto& [wait, group] : first_gathers) waits.push_back({wait, updated[group], !under_forward});
+    if (under_forward) waits.push_back({first_update, last_run, true});
+    for (const Wait& wait : waits) {
+      step.accesses[wait.at].back = wait.at + (wait.before ? step.accesses.size() : 0) - wait.last;
+    }
+    step.pages = numbers.size();
+    return step;
   }
   static std::vector<offload::ScheduledAccess> accesses_of(const std::vector<offload::TimedAccess>& timed) {
     std::vector<offload::ScheduledAccess> result;
-    for (const offload::TimedAccess& a : timed) result.push_back({a.piece, a.access});
+    for (const offload::TimedAccess& a : timed) result.push_back({a.piece, a.access, a.lane});
     return result;
   }
   void add_shards() {
@@ -132,10 +214,15 @@ class SimulatedStep {
       zero::GroupShards& group = shards_.emplace_back();
       group.param = add({"param", ShardKind::Param, DType::BF16, shape_.layer_numel, weights});
       group.grad = add({"grad", ShardKind::Grad, DType::BF16, shape_.layer_numel, TierKind::Host});
-      for (const DType dtype : shape_.states) {
-        group.states.push_back(add({"state", ShardKind::OptimState, dtype, shape_.layer_numel, TierKind::Nvme}));
+      std::vector<std::size_t> per_value;
+      for (const StateSpec& state : states_) {
+        group.states.push_back(
+            add({"state", ShardKind::OptimState, state.dtype, state.values_for(shape_.layer_numel), TierKind::Nvme}));
+        per_value.push_back(state.elements_per_value);
       }
-      updates_.push_back({group.param, offload::Access::Write, group.grad, group.states});
+      const bool reads = reads_param(shape_.optimizer, DType::BF16);
+      updates_.push_back({group.param, reads ? offload::Access::ReadWrite : offload::Access::Write, group.grad,
+                          group.states, std::move(per_value)});
     }
   }
 
@@ -144,31 +231,37 @@ class SimulatedStep {
     std::vector<zero::Visit> visits;
     std::vector<zero::Visit> forward;
     const auto visit = [&](std::size_t layer, zero::Direction direction, double seconds) {
-      visits.push_back({0, layer, direction, {layer}, {}});
+      std::vector<std::size_t> made;
+      if (direction == zero::Direction::Backward) made.push_back(layer);
+      visits.push_back({0, layer, direction, {layer}, made});
       seconds_.visits.push_back(seconds);
     };
     for (std::size_t l = 0; l + 1 < shape_.layers; ++l) visit(l, zero::Direction::Forward, shape_.forward_seconds);
     for (std::size_t l = shape_.layers; l-- > 0;) visit(l, zero::Direction::Backward, 3 * shape_.forward_seconds);
     for (std::size_t l = 0; l < shape_.layers; ++l) forward.push_back({0, l, zero::Direction::Forward, {l}, {}});
     seconds_.update_seconds_per_element = shape_.update_seconds_per_page / kFloats;
-    actions_ = zero::plan_actions(visits, zero::GatherAhead::One);
+    actions_ = zero::plan_actions(visits, zero::GatherAhead::One, shape_.update_time);
     evaluation_actions_ = zero::plan_actions(forward, zero::GatherAhead::One);
-    timed_ = zero::timed_accesses(store_, shards_, visits, actions_, &updates_, seconds_);
+    timed_ = zero::timed_accesses(store_, shards_, visits, actions_, &updates_, seconds_, shape_.update_time);
     timed_evaluation_ =
         zero::timed_accesses(store_, shards_, forward, evaluation_actions_, nullptr, seconds_);
     plan_ = offload::plan_look_ahead(timed_, rates(),
                                      {.slots = shape_.slots, .slot_bytes = kPageBytes, .pinned = most_pinned()});
   }
-  std::size_t most_pinned() const { return shape_.states.size() + (shape_.weights_on_nvme ? 1 : 0); }
+  std::size_t most_pinned() const { return states_.size() + (shape_.weights_on_nvme ? 1 : 0); }
   offload::DriveRates rates() const {
     constexpr auto kPage = static_cast<double>(kPageBytes);
     return {shape_.read_rate * kPage, shape_.write_rate * kPage, shape_.latency_seconds, shape_.duplex};
   }
 
   const offload::Pin& wait(const offload::Pin& pin) {
-    while (!pin.ready().ready()) drive_.advance();
+    actors_.wait_until([&] { return pin.ready().ready(); });
     (void)pin.wait();
     return pin;
+  }
+  offload::Pin acquire(offload::PieceId piece, offload::Access access, offload::Lane lane) {
+    actors_.note_change();
+    return store_.acquire(piece, access, lane);
   }
 
   static std::uint64_t id(offload::PieceId piece) { return piece.shard.index * 1000 + piece.piece; }
@@ -189,8 +282,49 @@ class SimulatedStep {
     }
   }
 
-  // As LayerRunner and ParamGroup: a gather ends when its pages are copied to the device, where there is room for two
-  // layers, so it begins with the computation of the layer before.
+  // As Engine: the layers run, the updates beside them in a lane of their own, where they are not after backward.
+  void run_steps(int steps, const std::function<void()>& on_step) {
+    std::vector<std::function<void()>> actors;
+    bool last = false;
+    actors.emplace_back([&] {
+      for (int step = 0; step < steps; ++step) {
+        run_visits(actions_, seconds_.visits);
+        if (shape_.update_time != zero::UpdateTime::DuringBackward) {
+          for (std::size_t group = 0; group < shape_.layers; ++group) queue_update(group, drive_.now());
+        }
+        if (!in_lane()) run_updates();
+        on_step();
+      }
+      last = true;
+    });
+    if (in_lane()) {
+      actors.emplace_back([&] {
+        for (;;) {
+          actors_.wait_until([&] { return last || !queue_.empty(); });
+          if (queue_.empty()) return;
+          run_updates();
+        }
+      });
+    }
+    actors_.run(std::move(actors));
+  }
+
+  void queue_update(std::size_t group, double gradient_at) {
+    not_updated_[group] = true;
+    queue_.emplace_back(group, gradient_at);
+  }
+  void run_updates() {
+    while (!queue_.empty()) {
+      const auto [group, gradient_at] = queue_.front();
+      actors_.sleep_until(gradient_at);
+      run_update(updates_[group]);
+      queue_.pop_front();
+      not_updated_[group] = false;
+    }
+  }
+
+  // As LayerRunner and ParamGroup: a gather waits for its group's update, and ends when its pages are copied to the
+  // device, where there is room for two layers, so it begins with the computation of the layer before.
   void run_visits(const std::vector<zero::Action>& actions, const std::vector<double>& seconds) {
     double begin = drive_.now();
     double end = drive_.now();
@@ -199,23 +333,30 @@ class SimulatedStep {
         begin = std::max(drive_.now(), end);
         end = begin + seconds[action.index];
       }
+      if (action.kind == zero::Action::Kind::Update) queue_update(action.index, end);
+      if (action.kind == zero::Action::Kind::WaitForUpdate) {
+        actors_.sleep_until(begin);
+        actors_.wait_until([&] { return !not_updated_[action.index]; });
+      }
       if (action.kind != zero::Action::Kind::Unshard) continue;
-      drive_.advance_to(begin);
-      const offload::ShardId param = shards_[action.index].param;
-      std::vector<Event> copies;
-      for (std::uint32_t p = 0; p < store_.pieces(param); ++p) {
-        offload::Pin pin = store_.acquire({param, p}, offload::Access::Read);
-        copies.push_back(pin.ready());
-        pin.ready().on_complete([this, bytes = pin.bytes(), version = versions_.at(id({param, p}))](const auto& error) {
-          STRATA_EXPECTS(!error && has_stamp(bytes, version), "a weight has other bytes than it was given");
-        });
-        pin.release_after(copies.back());
-      }
-      for (const Event& copy : copies) {
-        while (!copy.ready()) drive_.advance();
-      }
+      actors_.sleep_until(begin);
+      actors_.wait_until([&] { return !not_updated_[action.index]; });
+      gather(shards_[action.index].param);
     }
-    drive_.advance_to(end);
+    actors_.sleep_until(end);
+  }
+
+  void gather(offload::ShardId param) {
+    std::vector<Event> copies;
+    for (std::uint32_t p = 0; p < store_.pieces(param); ++p) {
+      offload::Pin pin = acquire({param, p}, offload::Access::Read, offload::Lane::Gathers);
+      copies.push_back(pin.ready());
+      pin.ready().on_complete([this, bytes = pin.bytes(), version = versions_.at(id({param, p}))](const auto& error) {
+        STRATA_EXPECTS(!error && has_stamp(bytes, version), "a weight has other bytes than it was given");
+      });
+      pin.release_after(copies.back());
+    }
+    for (const Event& copy : copies) actors_.wait_until([&] { return copy.ready(); });
   }
 
   // As OptimizerPipeline on the host.
@@ -224,7 +365,7 @@ class SimulatedStep {
     std::vector<offload::PieceId> pieces(update.count());
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
       pins[position].release();
-      pins[position] = store_.acquire(piece, update.access(position));
+      pins[position] = acquire(piece, update.access(position), zero::update_lane(shape_.update_time));
       pieces[position] = piece;
     };
     const auto on_chunk = [&](std::uint64_t, std::uint64_t numel) {
@@ -232,7 +373,7 @@ class SimulatedStep {
         wait(pins[i]);
         if (reads(update.access(i))) expect_version(pins[i], pieces[i]);
       }
-      drive_.advance_to(drive_.now() + static_cast<double>(numel) * seconds_.update_seconds_per_element);
+      actors_.sleep_until(drive_.now() + static_cast<double>(numel) * seconds_.update_seconds_per_element);
       for (std::size_t i = 0; i < pins.size(); ++i) {
         if (writes(update.access(i))) new_version(pins[i], pieces[i]);
       }
@@ -241,14 +382,16 @@ class SimulatedStep {
   }
 
   const SimulatedShape shape_;
+  const std::vector<StateSpec> states_ = state_specs(shape_.optimizer, DType::BF16);
   Budget host_{"host memory", std::uint64_t{256} << 20};
   offload::HostTier host_tier_{host_};
   SlotPool slots_{allocate_host(host_, shape_.slots* kPageBytes, MemoryTag::Staging), kPageBytes};
   SimulatedDrive drive_{rates(), kPageBytes / 4};
+  SimulatedActors actors_{drive_};
   offload::ShardStore store_{{nullptr, &host_tier_, &drive_},
                              slots_,
                              std::make_unique<offload::NextUsePolicy>(),
-                             {.on_blocked = [this] { drive_.advance(); }}};
+                             {.on_blocked = [this] { actors_.wait_for_change(); }}};
   std::vector<offload::ShardId> shards_of_store_;
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
@@ -262,7 +405,8 @@ class SimulatedStep {
   std::shared_ptr<const offload::Schedule> evaluate_;
   std::map<std::uint64_t, std::uint64_t> versions_;
   std::uint64_t next_version_ = 0;
-  std::int64_t steps_ = 0;
+  std::deque<std::pair<std::size_t, double>> queue_;  // groups to update, and since when their gradients are there
+  std::vector<bool> not_updated_ = std::vector<bool>(shape_.layers, false);
 };
 
 }  // namespace strata::test

@@ -118,6 +118,7 @@ void check_actions(const std::vector<Visit>& visits, const std::vector<Action>& 
         EXPECT_TRUE(bound.insert(action.index).second) << "group " << action.index << " is bound twice";
         break;
       case Kind::Update:
+      case Kind::WaitForUpdate:
         ADD_FAILURE() << "nobody asked for updates";
         break;
       case Kind::Reshard:
@@ -224,6 +225,49 @@ TEST(PlanActions, AnUpdateDuringBackwardFollowsTheLastVisitOfItsGroup) {
       EXPECT_EQ(updated, (std::vector<std::size_t>{3, 2, 1, 0})) << "in the order of backward";
     }
   }
+}
+
+TEST(PlanActions, AGatherDuringBackwardRunsNoFartherAheadOfTheUpdates) {
+  for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
+    const std::vector<Visit> visits = train_visits(ToyCompute(6, DType::F32), 1);
+    std::size_t waits = 0;
+    std::set<std::size_t> under_way;
+    for (const Action& action : plan_actions(visits, ahead, UpdateTime::DuringBackward)) {
+      if (action.kind == Kind::Update) under_way.insert(action.index);
+      if (action.kind == Kind::WaitForUpdate) {
+        EXPECT_EQ(under_way.erase(action.index), 1U) << "waits for an update that was not started";
+        ++waits;
+      }
+      if (action.kind != Kind::Unshard) continue;
+      EXPECT_LE(under_way.size(), kUpdatesBehind);
+    }
+    EXPECT_GT(waits, 0U);
+  }
+}
+
+TEST(TimedAccesses, TellTheComputingOfEachLaneApart) {
+  test::StoreRig rig({.slots = 16});
+  const offload::ShardId param = rig.add(FlatLayout::kShardAlignment, TierKind::Host, DType::BF16);
+  const offload::ShardId grad = rig.add(FlatLayout::kShardAlignment, TierKind::Host, DType::BF16);
+  const offload::ShardId state = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::F32);
+  const std::vector<GroupShards> shards{{param, grad, {state}}};
+  const std::vector<UpdateShards> updates{{param, offload::Access::Write, grad, {state}}};
+  const std::vector<Visit> visits = {{0, 0, Direction::Backward, {0}, {0}}};
+  const StepSeconds seconds{{5.0}, 1.0 / static_cast<double>(FlatLayout::kShardAlignment)};
+  const auto time = UpdateTime::UnderForward;
+  const auto timed = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::None, time), &updates,
+                                    UpdateSite::Host, seconds, time);
+  double updating = 0, running = 0;
+  std::uint64_t bytes = 0;
+  for (const offload::TimedAccess& access : timed) {
+    EXPECT_EQ(access.lane, offload::Lane::Updates) << "weights in host memory have no page";
+    updating += access.seconds;
+    running += access.beside_seconds;
+    bytes += access.bytes;
+  }
+  EXPECT_DOUBLE_EQ(updating, 1.0);
+  EXPECT_DOUBLE_EQ(running, 5.0);
+  EXPECT_EQ(bytes, FlatLayout::kShardAlignment * sizeof(float));
 }
 
 TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {

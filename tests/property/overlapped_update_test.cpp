@@ -1,0 +1,177 @@
+// Updates beside the layers, in simulated time, against the optimum that an independent simulation finds:
+// docs/offload.md.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "support/simulated_step.h"
+
+namespace strata {
+namespace {
+
+using offload::Duplex;
+using test::OracleAnswer;
+using test::SimulatedShape;
+using test::SimulatedStep;
+using test::StepCost;
+using zero::UpdateTime;
+
+struct NamedShape {
+  std::string name;
+  SimulatedShape shape;
+};
+
+const char* name_of(UpdateTime time) {
+  return time == UpdateTime::UnderForward ? "under forward" : "during backward";
+}
+
+// As simulated_time_test.cpp: pages per second; a layer has four pages of weights and, at s = 12, 24 of states.
+std::vector<NamedShape> shapes(UpdateTime time, Duplex duplex) {
+  const OptimizerConfig narrow{.master = MasterEncoding::Remainder, .moments = MomentEncoding::Block8};
+  std::vector<NamedShape> result;
+  for (const bool is_narrow : {false, true}) {
+    const OptimizerConfig optimizer = is_narrow ? narrow : OptimizerConfig{};
+    const std::string s = is_narrow ? ", s = 4.03" : ", s = 12";
+    const std::size_t layers = is_narrow ? 16 : 8;
+    result.push_back({"compute-bound" + s,
+                      {.layers = layers, .optimizer = optimizer, .forward_seconds = 40, .update_seconds_per_page = 5}});
+    result.push_back({"NVMe-bound" + s,
+                      {.layers = layers,
+                       .optimizer = optimizer,
+                       .forward_seconds = 0.5,
+                       .update_seconds_per_page = 0.1,
+                       .write_rate = 0.8}});
+    result.push_back(
+        {"mixed" + s, {.layers = layers, .optimizer = optimizer, .forward_seconds = 8, .update_seconds_per_page = 1}});
+    result.push_back({"states only" + s,
+                      {.layers = layers,
+                       .weights_on_nvme = false,
+                       .optimizer = optimizer,
+                       .forward_seconds = 8,
+                       .update_seconds_per_page = 1}});
+  }
+  for (NamedShape& named : result) {
+    named.name += std::string(", ") + name_of(time) + (duplex == Duplex::Full ? ", full" : ", half");
+    named.shape.update_time = time;
+    named.shape.duplex = duplex;
+  }
+  return result;
+}
+
+struct Case {
+  UpdateTime time;
+  Duplex duplex;
+};
+class EachOverlap : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Updates, EachOverlap,
+    ::testing::Values(Case{UpdateTime::UnderForward, Duplex::Full}, Case{UpdateTime::UnderForward, Duplex::Half},
+                      Case{UpdateTime::DuringBackward, Duplex::Full}, Case{UpdateTime::DuringBackward, Duplex::Half}),
+    [](const auto& param_info) {
+      return std::string(param_info.param.time == UpdateTime::UnderForward ? "UnderForward" : "DuringBackward") +
+             (param_info.param.duplex == Duplex::Full ? "Full" : "Half");
+    });
+
+// Where the pool holds hardly more than the pages of one chunk of the update and of two layers, the store is farther
+// from the optimum than 5 %: by how many seconds at most. 0: it is not.
+double corner_seconds(const NamedShape& named, std::size_t slots) {
+  struct Corner {
+    const char* shape;
+    std::size_t slots;
+    double seconds;
+  };
+  static constexpr Corner kCorners[] = {
+      {"mixed, s = 12, under forward, full", 12, 22},
+      {"mixed, s = 4.03, under forward, full", 12, 62},
+      {"mixed, s = 4.03, under forward, full", 32, 10},
+      {"compute-bound, s = 4.03, under forward, full", 12, 17},
+      {"compute-bound, s = 4.03, under forward, half", 12, 36},
+      {"states only, s = 12, during backward, full", 32, 10},
+      {"mixed, s = 4.03, during backward, half", 32, 14},
+      {"NVMe-bound, s = 4.03, during backward, full", 32, 24},
+      {"NVMe-bound, s = 4.03, during backward, half", 32, 51},
+      {"NVMe-bound, s = 4.03, during backward, half", 96, 15},
+  };
+  for (const Corner& corner : kCorners) {
+    if (named.name == corner.shape && slots == corner.slots) return corner.seconds;
+  }
+  return 0;
+}
+
+// A step takes at most 5 % longer than the optimum. What the update adds to it is at most 5 % more, and what the drive
+// takes for a chunk of the update each way, which is the resolution of a pool of so few slots.
+TEST_P(EachOverlap, TheExposedUpdateIsWithinFivePercentOfTheOptimum) {
+  std::printf("| %-44s | slots | compute | proven bound | optimum | store | ratio | reads | writes |\n", "shape");
+  for (const NamedShape& named : shapes(GetParam().time, GetParam().duplex)) {
+    for (const std::size_t slots : {12, 32, 96}) {
+      SCOPED_TRACE(named.name + ", " + std::to_string(slots) + " slots");
+      SimulatedShape shape = named.shape;
+      shape.slots = slots;
+      SimulatedStep step(shape);
+      const OracleAnswer oracle = step.oracle();
+      const StepCost cost = step.steady();
+      std::printf("| %-44s | %5zu | %7.1f | %12.1f | %7.1f | %5.1f | %5.3f | %5.1f | %6.1f |\n", named.name.c_str(),
+                  slots, step.compute_seconds(), oracle.least_seconds, oracle.seconds, cost.seconds,
+                  cost.seconds / oracle.seconds, cost.read_pages, cost.written_pages);
+      EXPECT_EQ(step.stats().off_schedule, 0U);
+      EXPECT_GE(oracle.seconds, oracle.least_seconds * (1 - 1e-9)) << "the oracle beats what cannot be beaten";
+      EXPECT_GE(cost.seconds, oracle.least_seconds * (1 - 1e-9)) << "the simulated drive is too fast";
+      if (const double corner = corner_seconds(named, slots); corner > 0) {
+        EXPECT_LE(cost.seconds, oracle.seconds + corner);
+        continue;
+      }
+      EXPECT_LE(cost.seconds, 1.05 * oracle.seconds);
+      const double optimal = oracle.seconds - step.compute_seconds();
+      const double chunk = step.chunk_pages() * (1 / shape.read_rate + 1 / shape.write_rate);
+      EXPECT_LE(cost.seconds - step.compute_seconds(), 1.05 * optimal + chunk);
+    }
+  }
+}
+
+// What no drive delays: how long the updates keep the layers waiting in any order that is not idle.
+double longest_chain(std::size_t layers, double update, double run) {
+  double longest = 0;
+  for (std::size_t j = 0; j < layers; ++j) {
+    longest = std::max(longest, static_cast<double>(j + 1) * update + static_cast<double>(layers - j) * run);
+  }
+  return longest;
+}
+
+class EachTime : public ::testing::TestWithParam<UpdateTime> {};
+INSTANTIATE_TEST_SUITE_P(Updates, EachTime, ::testing::Values(UpdateTime::UnderForward, UpdateTime::DuringBackward),
+                         [](const auto& param_info) {
+                           return param_info.param == UpdateTime::UnderForward ? "UnderForward" : "DuringBackward";
+                         });
+
+// With exact clipping: max over j of (updates up to j + forwards from j on) - forward. Without: max(0, update -
+// backward) + one layer's tail.
+TEST_P(EachTime, WithAFastDriveTheExposedUpdateIsNeverMoreThanTheFormula) {
+  for (const double forward : {0.5, 2.0, 5.0, 8.0, 16.0, 24.0, 40.0}) {
+    for (const bool weights_on_nvme : {false, true}) {
+      SCOPED_TRACE(std::to_string(forward) + " s a layer, weights on " + (weights_on_nvme ? "nvme" : "host"));
+      SimulatedStep step({.weights_on_nvme = weights_on_nvme,
+                          .update_time = GetParam(),
+                          .forward_seconds = forward,
+                          .update_seconds_per_page = 1,
+                          .slots = 32,
+                          .read_rate = 1e6,
+                          .write_rate = 1e6});
+      const double update = step.layer_update_seconds();
+      constexpr std::size_t kLayers = 8;
+      // The last layer's one visit is forward and backward, of three times a forward's length; it waits for its update.
+      const double exposed =
+          GetParam() == UpdateTime::UnderForward
+              ? std::max(longest_chain(kLayers - 1, update, forward), kLayers * update) - (kLayers - 1) * forward
+              : std::max(0.0, kLayers * (update - 3 * forward)) + std::max(update, 3 * forward);
+      constexpr double kTransfers = 1e-3;  // of some hundred pages
+      EXPECT_LE(step.steady().seconds - step.compute_seconds(), std::max(0.0, exposed) + kTransfers);
+      EXPECT_EQ(step.stats().off_schedule, 0U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata
