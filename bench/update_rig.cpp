@@ -80,8 +80,8 @@ class UpdateRig::Impl {
     std::vector<const zero::FlatLayout*> layouts;
     for (const zero::FlatLayout& layout : layouts_) layouts.push_back(&layout);
     pipeline_ =
-        std::make_unique<zero::OptimizerPipeline>(layouts, updates_, zero::UpdateSite::Host, store_, optimizer_,
-                                                  optimizer_, nullptr, 0, *stream_, updates_thread_, counters_, busy_);
+        std::make_unique<zero::OptimizerPipeline>(layouts, updates_, store_, optimizer_, nullptr, 0,
+                                                  updates_thread_, busy_);
     fill_states();
     plan(0);
   }
@@ -172,7 +172,7 @@ class UpdateRig::Impl {
   void plan(double update_seconds) {
     const zero::StepSeconds seconds{{}, update_seconds / static_cast<double>(options_.numel)};
     const std::vector<offload::TimedAccess> accesses =
-        zero::timed_accesses(store_, {}, {}, &updates_, zero::UpdateSite::Host, seconds);
+        zero::timed_accesses(store_, {}, {}, {}, &updates_, seconds);
     const engine::PagePlan pages =
         engine::plan_pages(accesses, options_.rates, {slots_.slots(), slots_.slot_bytes(), pins_});
     store_.set_schedule(pages.schedule);
@@ -185,7 +185,6 @@ class UpdateRig::Impl {
   const std::vector<zero::FlatLayout> layouts_;
   Budget host_{"host", std::uint64_t{1} << 50};
   Budget disk_{"nvme", std::uint64_t{1} << 50};
-  HostDevice device_{std::uint64_t{1} << 20};
   std::unique_ptr<Parallel> pool_;
   cpu_adam::CpuOptimizer optimizer_;
   const std::vector<StateSpec> states_;
@@ -197,8 +196,6 @@ class UpdateRig::Impl {
   offload::BlobTier nvme_tier_{nvme_};
   offload::ShardStore store_;
   std::vector<zero::UpdateShards> updates_;
-  std::unique_ptr<Stream> stream_ = device_.create_stream("update");
-  zero::LinkCounters counters_;
   zero::BusyTimes busy_;
   std::unique_ptr<zero::OptimizerPipeline> pipeline_;
   ThreadExecutor updates_thread_{"updates"};
