@@ -106,6 +106,7 @@ TEST_F(Fp16Test, TrainsToTheSameBitsWhereverItsStatesLive) {
         one.micro_batches = micro_batches;
         one.adamw.max_grad_norm = 0;
         one.adversarial_streams = late;
+        if (late) one.grad_home = home;  // on the drive too
         expect_same(one, std::string(name_of(home)) + (late ? ", late streams" : ""));
         one.overlap_update = false;
         expect_same(one, std::string(name_of(home)) + ", one after the other");
@@ -125,6 +126,7 @@ TEST_F(Fp16Test, ASkippedStepChangesNoBitAndTheNextOneIsThatOfARunWithoutIt) {
       // One good step first, so that moments are not zero. Then the scale is raised, as a resume may do.
       EngineConfig good = config(home, {.initial = 1024});
       good.adamw.max_grad_norm = max_norm;
+      if (max_norm > 0) good.grad_home = home;  // on the drive too
       const std::unique_ptr<Engine> before = Engine::create(good);
       ASSERT_FALSE(before->train_step(batch, 1e-2).skipped);
       const RunState state = before->state();
