@@ -16,6 +16,7 @@
 #include "core/optimizer_config.h"
 #include "offload/look_ahead.h"
 #include "offload/shard_store.h"
+#include "support/oracle_order.h"
 #include "support/pipeline_oracle.h"
 #include "support/simulated_actors.h"
 #include "support/simulated_drive.h"
@@ -110,7 +111,7 @@ class SimulatedStep {
   // How many full pages these would fill.
   double pages_of(const std::vector<offload::PieceId>& pieces) const {
     double sum = 0;
-    for (const offload::PieceId piece : pieces) sum += size_of(piece);
+    for (const offload::PieceId piece : pieces) sum += page_size(store_, piece);
     return sum;
   }
   OracleAnswer oracle() const {
@@ -126,76 +127,8 @@ class SimulatedStep {
   };
   Mark mark() const { return {drive_.now(), drive_.stats()}; }
   bool in_lane() const { return shape_.update_time != zero::UpdateTime::AfterBackward; }
-  double size_of(offload::PieceId piece) const {
-    const double bytes = static_cast<double>(store_.range(piece).numel * bytes_of(store_.spec(piece.shard).dtype));
-    return bytes / static_cast<double>(kPageBytes);
-  }
-
-  // The step as the oracle takes it, from the actions alone.
   OracleStep oracle_accesses() const {
-    OracleStep step;
-    std::map<std::uint64_t, std::size_t> numbers;
-    const std::size_t update_lane = in_lane() ? 1 : 0;
-    const auto add = [&](std::size_t lane, offload::PieceId piece, offload::Access access) {
-      if (!store_.paged(piece)) return;
-      const std::size_t page = numbers.emplace(id(piece), numbers.size()).first->second;
-      step.accesses.push_back({page, reads(access), writes(access), 0, lane, 0, size_of(piece)});
-    };
-    const auto compute = [&](std::size_t lane, double seconds) {
-      step.accesses.push_back({OracleAccess::kNoPage, false, false, seconds, lane, 0, 0});
-      return step.accesses.size() - 1;
-    };
-    struct Wait {
-      std::size_t at;
-      std::size_t last;  // computation, of the repetition before where `before`
-      bool before;
-    };
-    std::vector<Wait> waits;
-    std::vector<std::size_t> updated(shape_.layers, 0);  // the last computation of its update
-    std::size_t last_run = 0;
-    const auto add_update = [&](std::size_t group) {
-      const zero::UpdateShards& update = updates_[group];
-      zero::walk_update(
-          store_, update,
-          [&](std::size_t position, offload::PieceId piece) { add(update_lane, piece, update.access(position)); },
-          [&](std::uint64_t, std::uint64_t numel) {
-            updated[group] = compute(update_lane, static_cast<double>(numel) * seconds_.update_seconds_per_element);
-          });
-    };
-    const bool under_forward = shape_.update_time == zero::UpdateTime::UnderForward;
-    std::size_t next_update = 0;
-    std::vector<std::pair<std::size_t, std::size_t>> first_gathers;  // wait, group
-    std::vector<bool> gathered(shape_.layers, false);
-    std::size_t first_update = 0;
-    for (const zero::Action& action : actions_) {
-      if (action.kind == zero::Action::Kind::Run) last_run = compute(0, seconds_.visits[action.index]);
-      if (action.kind == zero::Action::Kind::Update) {
-        waits.push_back({compute(1, 0), last_run, false});
-        add_update(action.index);
-      }
-      if (action.kind != zero::Action::Kind::Unshard) continue;
-      while (under_forward && next_update <= action.index) {
-        if (next_update == 0) first_update = compute(1, 0);
-        add_update(next_update++);
-      }
-      if (in_lane() && !gathered[action.index]) {
-        gathered[action.index] = true;
-        first_gathers.emplace_back(compute(0, 0), action.index);
-      }
-      for (std::uint32_t p = 0; p < store_.pieces(shards_[action.index].param); ++p) {
-        add(0, {shards_[action.index].param, p}, offload::Access::Read);
-      }
-    }
-    if (!in_lane()) {
-      for (std::size_t group = 0; group < shape_.layers; ++group) add_update(group);
-    }
-    for (const auto& [wait, group] : first_gathers) waits.push_back({wait, updated[group], !under_forward});
-    if (under_forward) waits.push_back({first_update, last_run, true});
-    for (const Wait& wait : waits) {
-      step.accesses[wait.at].back = wait.at + (wait.before ? step.accesses.size() : 0) - wait.last;
-    }
-    step.pages = numbers.size();
-    return step;
+    return OracleOrder(store_, updates_, seconds_, shape_.update_time).of(actions_);
   }
   static std::vector<offload::ScheduledAccess> accesses_of(const std::vector<offload::TimedAccess>& timed) {
     std::vector<offload::ScheduledAccess> result;
