@@ -255,8 +255,8 @@ TEST(TimedAccesses, TellTheComputingOfEachLaneApart) {
   const std::vector<Visit> visits = {{0, 0, Direction::Backward, {0}, {0}}};
   const StepSeconds seconds{{5.0}, 1.0 / static_cast<double>(FlatLayout::kShardAlignment)};
   const auto time = UpdateTime::UnderForward;
-  const auto timed = timed_accesses(rig.store, shards, plan_actions(visits, GatherAhead::None, time), &updates,
-                                    UpdateSite::Host, seconds, time);
+  const auto timed = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time),
+                                    &updates, seconds, time);
   double updating = 0, running = 0;
   std::uint64_t bytes = 0;
   for (const offload::TimedAccess& access : timed) {
