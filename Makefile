@@ -1,6 +1,9 @@
 # The two commands of a newcomer are `make demo` and `make test`. Both do all the set-up, are idempotent and say what they do.
 JOBS ?= $(shell nproc)
 BUILD := build/release
+BENCH_DIR = $(or $(DIR),build)
+# Looked up when it is used: setup_bench.sh may have made the first one by then.
+BENCH_PYTHON = $$([ -x .cache/bench-venv/bin/python ] && echo .cache/bench-venv/bin/python || echo .venv/bin/python)
 
 .PHONY: all setup program build test test-release test-asan test-tsan demo bench format tidy clean
 
@@ -46,16 +49,18 @@ test-tsan: setup
 demo: program
 	@tools/demo.sh
 
-# DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed the comparisons with it say why they are
-# skipped; with it the last one takes some twenty minutes.
+# DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed and the other optimizers the comparisons with
+# them say why they are skipped; with it the last one takes an hour or more.
 bench: program
+	@cmake --build --preset release -j $(JOBS) --target strata_adam_shared
 	@$(BUILD)/bin/strata bench adam
-	@$(BUILD)/bin/strata bench nvme --dir $(or $(DIR),build)
-	@if tools/setup_bench.sh; then python=.cache/bench-venv/bin/python; else python=.venv/bin/python; fi; \
-	  $$python bench/nvme_vs_deepspeed.py --dir $(or $(DIR),build)
-	@$(BUILD)/bin/strata bench step
-	@python=.cache/bench-venv/bin/python; [ -x $$python ] || python=.venv/bin/python; \
-	  $$python bench/step_vs_deepspeed.py --dir $(or $(DIR),build)
+	@tools/setup_bench.sh || echo "bench: the other side is not installed; what needs it is left out"
+	@$(BENCH_PYTHON) bench/adam_vs_peers.py --library $(BUILD)/bench/libstrata_adam_shared.so
+	@$(BUILD)/bin/strata bench nvme --dir $(BENCH_DIR)
+	@$(BENCH_PYTHON) bench/nvme_vs_deepspeed.py --dir $(BENCH_DIR)
+	@$(BUILD)/bin/strata bench update --dir $(BENCH_DIR)
+	@$(BUILD)/bin/strata bench step --dir $(BENCH_DIR) --hide
+	@$(BENCH_PYTHON) bench/step_vs_deepspeed.py --dir $(BENCH_DIR) --hide
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu')
