@@ -84,11 +84,7 @@ double corner_seconds(const NamedShape& named, std::size_t slots) {
     double seconds;
   };
   static constexpr Corner kCorners[] = {
-      {"mixed, s = 12, under forward, full", 12, 22},
-      {"mixed, s = 4.03, under forward, full", 12, 62},
-      {"mixed, s = 4.03, under forward, full", 32, 10},
-      {"compute-bound, s = 4.03, under forward, full", 12, 17},
-      {"compute-bound, s = 4.03, under forward, half", 12, 36},
+      {"NVMe-bound, s = 4.03, under forward, full", 12, 35},
       {"states only, s = 12, during backward, full", 32, 10},
       {"mixed, s = 4.03, during backward, half", 32, 14},
       {"NVMe-bound, s = 4.03, during backward, full", 32, 24},

@@ -58,6 +58,7 @@ class SimulatedStep {
     train_ = std::make_shared<offload::Schedule>("train", accesses_of(timed_), plan_.kept);
     evaluate_ = std::make_shared<offload::Schedule>("evaluate", accesses_of(timed_evaluation_));
     write_first_versions();
+    for (const zero::GroupShards& group : shards_) pieces_updated_.push_back(store_.pieces(group.param));
     store_.set_schedule(train_);
   }
   ~SimulatedStep() { store_.set_schedule(nullptr); }
@@ -176,8 +177,7 @@ class SimulatedStep {
     actions_ = zero::plan_actions(visits, zero::GatherAhead::One, shape_.update_time);
     evaluation_actions_ = zero::plan_actions(forward, zero::GatherAhead::One);
     timed_ = zero::timed_accesses(store_, shards_, visits, actions_, &updates_, seconds_, shape_.update_time);
-    timed_evaluation_ =
-        zero::timed_accesses(store_, shards_, forward, evaluation_actions_, nullptr, seconds_);
+    timed_evaluation_ = zero::timed_accesses(store_, shards_, forward, evaluation_actions_, nullptr, seconds_);
     plan_ = offload::plan_look_ahead(timed_, rates(),
                                      {.slots = shape_.slots, .slot_bytes = kPageBytes, .pinned = most_pinned()});
   }
@@ -229,6 +229,7 @@ class SimulatedStep {
         on_step();
       }
       last = true;
+      store_.let_lanes_pass();  // as before the engine waits for updates
     });
     if (in_lane()) {
       actors.emplace_back([&] {
@@ -243,21 +244,21 @@ class SimulatedStep {
   }
 
   void queue_update(std::size_t group, double gradient_at) {
-    not_updated_[group] = true;
+    pieces_updated_[group] = 0;
     queue_.emplace_back(group, gradient_at);
   }
   void run_updates() {
     while (!queue_.empty()) {
       const auto [group, gradient_at] = queue_.front();
       actors_.sleep_until(gradient_at);
-      run_update(updates_[group]);
+      run_update(group);
       queue_.pop_front();
-      not_updated_[group] = false;
     }
   }
 
-  // As LayerRunner and ParamGroup: a gather waits for its group's update, and ends when its pages are copied to the
-  // device, where there is room for two layers, so it begins with the computation of the layer before.
+  // As LayerRunner and ParamGroup: a gather waits for its group's update, under the forward page by page, and ends when
+  // its pages are copied to the device, where there is room for two layers, so it begins with the computation of the
+  // layer before.
   void run_visits(const std::vector<zero::Action>& actions, const std::vector<double>& seconds) {
     double begin = drive_.now();
     double end = drive_.now();
@@ -269,19 +270,24 @@ class SimulatedStep {
       if (action.kind == zero::Action::Kind::Update) queue_update(action.index, end);
       if (action.kind == zero::Action::Kind::WaitForUpdate) {
         actors_.sleep_until(begin);
-        actors_.wait_until([&] { return !not_updated_[action.index]; });
+        actors_.wait_until([&] { return updated(action.index); });
       }
       if (action.kind != zero::Action::Kind::Unshard) continue;
       actors_.sleep_until(begin);
-      actors_.wait_until([&] { return !not_updated_[action.index]; });
-      gather(shards_[action.index].param);
+      if (shape_.update_time != zero::UpdateTime::UnderForward) {
+        actors_.wait_until([&] { return updated(action.index); });
+      }
+      gather(action.index);
     }
     actors_.sleep_until(end);
   }
 
-  void gather(offload::ShardId param) {
+  bool updated(std::size_t group) const { return pieces_updated_[group] == store_.pieces(shards_[group].param); }
+  void gather(std::size_t group) {
+    const offload::ShardId param = shards_[group].param;
     std::vector<Event> copies;
     for (std::uint32_t p = 0; p < store_.pieces(param); ++p) {
+      actors_.wait_until([&] { return pieces_updated_[group] > p; });
       offload::Pin pin = acquire({param, p}, offload::Access::Read, offload::Lane::Gathers);
       copies.push_back(pin.ready());
       pin.ready().on_complete([this, bytes = pin.bytes(), version = versions_.at(id({param, p}))](const auto& error) {
@@ -293,11 +299,13 @@ class SimulatedStep {
   }
 
   // As OptimizerPipeline on the host.
-  void run_update(const zero::UpdateShards& update) {
+  void run_update(std::size_t group) {
+    const zero::UpdateShards& update = updates_[group];
     std::vector<offload::Pin> pins(update.count());
     std::vector<offload::PieceId> pieces(update.count());
     const auto on_piece = [&](std::size_t position, offload::PieceId piece) {
       pins[position].release();
+      if (position == zero::UpdateShards::kParam) pieces_updated_[group] = piece.piece;
       pins[position] = acquire(piece, update.access(position), zero::update_lane(shape_.update_time));
       pieces[position] = piece;
     };
@@ -312,6 +320,8 @@ class SimulatedStep {
       }
     };
     zero::walk_update(store_, update, on_piece, on_chunk);
+    for (offload::Pin& pin : pins) pin.release();
+    pieces_updated_[group] = store_.pieces(update.param);
   }
 
   const SimulatedShape shape_;
@@ -339,7 +349,7 @@ class SimulatedStep {
   std::map<std::uint64_t, std::uint64_t> versions_;
   std::uint64_t next_version_ = 0;
   std::deque<std::pair<std::size_t, double>> queue_;  // groups to update, and since when their gradients are there
-  std::vector<bool> not_updated_ = std::vector<bool>(shape_.layers, false);
+  std::vector<std::uint32_t> pieces_updated_;         // of each group's weights
 };
 
 }  // namespace strata::test
