@@ -18,7 +18,7 @@ SHAPE = {"hidden": 128, "inner": 384, "layers": 2, "heads": 4, "kv-heads": 1, "v
 NUMEL = 8192 * 128 + 2 * (2 * 128 * 128 + 2 * 128 * 32 + 3 * 128 * 384 + 2 * 128) + 128
 
 
-@pytest.mark.parametrize("home", ["memory", "host", "nvme"])
+@pytest.mark.parametrize("home", ["compute", "host", "nvme"])
 def test_a_step_on_request_is_taken_for_each_line(tmp_path, home):
     words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
     command = [program(), "bench", "step", "--on-request", home, "--dir", tmp_path, "--tokens", "32", *words]
