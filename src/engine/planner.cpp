@@ -1,0 +1,293 @@
+// Planner: the orders and placements that there are, and what each needs.
+#include "engine/planner.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "offload/shard_store.h"
+#include "zero/grad_homes.h"
+#include "zero/grad_reducer.h"
+#include "zero/update_parts.h"
+
+namespace strata::engine {
+
+using namespace strata::literals;
+using offload::ShardStore;
+using offload::TierKind;
+
+namespace {
+
+constexpr std::size_t kGradStagingSlots = 2;
+
+struct Candidate {
+  MemoryPlan plan;
+  double cost = 0;
+};
+
+}  // namespace
+
+PerTier in_mib(const PerTier& bytes) {
+  return {ceil_div(bytes[0], 1_MiB), ceil_div(bytes[1], 1_MiB), ceil_div(bytes[2], 1_MiB)};
+}
+
+Planner::Planner(const PlanRequest& request) : request_(request), training_(request.training) {
+  for (const zero::FlatLayout& layout : request.compute->layouts()) {
+    group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
+    grad_bytes_.push_back(training_ ? layout.shard_numel() * bytes_of(grad_type()) : 0);
+    const std::uint64_t numel = layout.shard_numel();
+    sum_bytes_.push_back(numel * bytes_of(DType::F32));
+    totals_.param += numel * bytes_of(request.param_type);
+    if (!training_) continue;
+    totals_.grad += numel * bytes_of(grad_type());
+    for (const StateSpec& state : request.states) {
+      totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
+    }
+    totals_.optimizer_on_device += device_bytes_of_states(layout, request.states);
+  }
+  asked_on_device_ = static_cast<std::uint64_t>(static_cast<double>(totals_.optimizer_on_device) *
+                                                request.optimizer_device_share.value_or(0));
+  split_ = split_classes();
+  const bool either = !request.accumulation && training_ && request.micro_batches > 1 && grad_type() == DType::F32 &&
+                      zero::same_sums_vertically(*request.compute, request.micro_batches);
+  orders_.push_back(order_of(request.accumulation.value_or(zero::Accumulation::Horizontal)));
+  if (either) orders_.push_back(order_of(zero::Accumulation::Vertical));
+}
+
+std::optional<MemoryPlan> Planner::best() const {
+  const auto on_nvme = [](const Placement& placement) { return placement.grad == TierKind::Nvme; };
+  std::vector<Placement> all = placements();
+  const auto last_resort = std::stable_partition(all.begin(), all.end(), std::not_fn(on_nvme));
+  std::optional<MemoryPlan> plan = best_of({all.begin(), last_resort});
+  return plan ? std::move(plan) : best_of({last_resort, all.end()});
+}
+
+MemoryPlan Planner::closest() const {
+  std::optional<Candidate> best;
+  for (const StepOrder& order : orders_) {
+    for (const Placement& placement : placements()) {
+      MemoryPlan plan = minimal(order, placement, zero::GatherAhead::None);
+      double missing = 0;
+      for (std::size_t t = 0; t < offload::kTiers; ++t) {
+        if (plan.need[t] > plan.budgets[t]) missing += static_cast<double>(plan.need[t] - plan.budgets[t]);
+      }
+      if (!best || missing < best->cost) best = Candidate{std::move(plan), missing};
+    }
+  }
+  // With the same homes another order may do with less of each tier, in the unit in which it is recommended.
+  for (const StepOrder& order : orders_) {
+    MemoryPlan plan = minimal(order, best->plan.placement, zero::GatherAhead::None);
+    const PerTier less = in_mib(plan.need);
+    const PerTier need = in_mib(best->plan.need);
+    if (less[0] <= need[0] && less[1] <= need[1] && less[2] <= need[2] && less != need) best->plan = std::move(plan);
+  }
+  return std::move(best->plan);
+}
+
+std::optional<MemoryPlan> Planner::best_of(std::span<const Placement> placements) const {
+  std::optional<Candidate> best;
+  for (const StepOrder& order : orders_) {
+    for (const Placement& placement : placements) {
+      for (const zero::GatherAhead ahead : {zero::GatherAhead::One, zero::GatherAhead::None}) {
+        MemoryPlan plan = minimal(order, placement, ahead);
+        if (!fits(plan) && may_keep_states_on_device(plan)) keep_states_on_device(plan, order);
+        if (!fits(plan)) continue;
+        use_spare_host_memory(plan, order);
+        use_spare_device_memory(plan, order);
+        const double cost = cost_of(plan, order);
+        if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
+      }
+    }
+  }
+  if (!best) return std::nullopt;
+  return std::move(best->plan);
+}
+
+DType Planner::grad_type() const {
+  return request_.micro_batches > 1 && request_.accumulate_in_fp32 ? DType::F32 : request_.param_type;
+}
+
+StepOrder Planner::order_of(zero::Accumulation accumulation) const {
+  const zero::LayerCompute& compute = *request_.compute;
+  StepOrder order;
+  order.accumulation = accumulation;
+  order.visits =
+      training_ ? zero::train_visits(compute, request_.micro_batches, accumulation) : zero::forward_visits(compute);
+  for (const zero::Action& action : zero::plan_actions(order.visits, zero::GatherAhead::None)) {
+    if (action.kind == zero::Action::Kind::Unshard) order.gathered += group_bytes_[action.index];
+  }
+  if (!training_) return order;
+  const std::vector<std::size_t> all = zero::count_contributions(order.visits, group_bytes_.size());
+  const std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
+  for (std::size_t g = 0; g < all.size(); ++g) {
+    order.grads_sent +=
+        first[g] > 1 ? grad_bytes_[g] + (all[g] - first[g]) * group_bytes_[g] : all[g] * group_bytes_[g];
+    order.sums_on_device |= first[g] > 1;
+    order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
+  }
+  for (const std::vector<zero::GradArrival>& after_visit : zero::grad_arrivals(order.visits, group_bytes_.size())) {
+    for (const zero::GradArrival& arrival : after_visit) {
+      order.grads_stored += grad_bytes_[arrival.group];
+      order.grads_added += offload::reads(arrival.access) ? grad_bytes_[arrival.group] : 0;
+    }
+  }
+  if (request_.early_updates) order.grad_homes = zero::grad_homes_in_turn(order.visits, grad_bytes_);
+  for (std::size_t g = 0; g < grad_bytes_.size(); ++g) {
+    if (order.grad_homes.empty() || order.grad_homes[g] == g) order.grad_home_bytes += grad_bytes_[g];
+  }
+  if (accumulation == zero::Accumulation::Vertical) {
+    order.open = std::max<std::size_t>(request_.micro_batches, 1);
+  }
+  return order;
+}
+
+std::vector<Placement> Planner::placements() const {
+  std::vector<Placement> result;
+  const bool has_nvme = request_.budgets[index(TierKind::Nvme)] > 0;
+  const auto choices = [&](std::optional<TierKind> wanted) {
+    if (wanted) return std::vector<TierKind>{*wanted};
+    std::vector<TierKind> all{TierKind::Device, TierKind::Host};
+    if (has_nvme) all.push_back(TierKind::Nvme);
+    return all;
+  };
+  const auto untrained = std::optional(TierKind::Host);  // nothing of the kind exists
+  for (const TierKind param : choices(request_.param)) {
+    for (const TierKind grad : choices(training_ ? request_.grad : untrained)) {
+      for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained)) {
+        result.push_back({param, grad, optimizer, param == TierKind::Nvme ? request_.param_host_share : 0,
+                          optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0,
+                          optimizer == TierKind::Device ? 0 : asked_on_device_});
+      }
+    }
+  }
+  return result;
+}
+
+std::uint64_t Planner::smallest_slot() const {
+  return request_.slot_bytes ? align_up(*request_.slot_bytes, kSlotGranule) : kSlotGranule;
+}
+
+void Planner::add_class(MemoryPlan& plan, std::string what, TierKind home, std::uint64_t bytes, std::uint64_t in_host,
+                        std::uint64_t on_device) {
+  if (bytes + on_device == 0) return;
+  PlanRow row{std::move(what), {}};
+  row.bytes[index(home)] = bytes - in_host;
+  row.bytes[index(TierKind::Host)] += in_host;
+  row.bytes[index(TierKind::Device)] += on_device;
+  for (std::size_t t = 0; t < offload::kTiers; ++t) plan.need[t] += row.bytes[t];
+  plan.rows.push_back(std::move(row));
+}
+
+void Planner::add_row(MemoryPlan& plan, std::string what, TierKind tier, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  PlanRow row{std::move(what), {}};
+  row.bytes[index(tier)] = bytes;
+  plan.need[index(tier)] += bytes;
+  plan.rows.push_back(std::move(row));
+}
+
+MemoryPlan Planner::minimal(const StepOrder& order, const Placement& placement, zero::GatherAhead ahead) const {
+  MemoryPlan plan;
+  plan.accumulation = order.accumulation;
+  plan.placement = placement;
+  plan.ahead = ahead;
+  plan.grad_type = grad_type();
+  if (placement.grad != TierKind::Nvme) plan.grad_homes = order.grad_homes;
+  if (request_.recomputed_layers) {
+    plan.kept_graphs = graphs() - std::min<std::uint64_t>(*request_.recomputed_layers, graphs());
+  }
+  plan.budgets = request_.budgets;
+  plan.slot_bytes = smallest_slot();
+  plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
+  plan.slots = plan.pins_at_once;
+  const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
+  std::vector<std::vector<std::size_t>> gathered, made;
+  for (const zero::Visit& visit : order.visits) {
+    gathered.push_back(visit.groups);
+    made.push_back(visit.grad_groups);
+  }
+  if (placement.param != TierKind::Device) {
+    plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
+  }
+  if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
+  if (placement.grad != TierKind::Device && order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
+  // A home on the device holds the sum itself, unless it is narrower than the sum.
+  if (placement.grad != TierKind::Device || grad_type() != DType::F32) {
+    if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
+  }
+  // Streaming for speed alone waits until it is known what memory is left.
+  plan.updates.site = request_.update_site == UpdateSite::Auto ? UpdateSite::Device : request_.update_site;
+  fill_rows(plan, order);
+  return plan;
+}
+
+void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
+  plan.rows.clear();
+  plan.need = {};
+  const HostShares shares = host_shares(plan.placement);
+  const Resident resident = resident_states(plan.placement);
+  plan.updates = plan_updates(update_shape(), plan.placement, plan.updates.site, plan.slot_bytes);
+  add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
+  add_row(plan, "gradients", plan.placement.grad,
+          plan.placement.grad == TierKind::Nvme ? totals_.grad : order.grad_home_bytes);
+  add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer,
+            resident.on_device);
+  add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
+  add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
+  add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
+  add_row(plan, "activations", TierKind::Device,
+          request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes);
+  add_row(plan, "kept graphs", TierKind::Device, plan.kept_graphs * graph_bytes(order));
+  add_row(plan, "update staging", TierKind::Device, zero::kUpdateStagingSets * plan.updates.staging_bytes);
+  add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
+  add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
+  add_row(plan, "file buffer", TierKind::Host, kFileBufferBytes);
+}
+
+bool Planner::fits(const MemoryPlan& plan) {
+  for (std::size_t t = 0; t < offload::kTiers; ++t) {
+    if (plan.need[t] > plan.budgets[t]) return false;
+  }
+  return true;
+}
+
+UpdateShape Planner::update_shape() const {
+  return {request_.compute->layouts(), request_.param_type, request_.param_access, grad_type(), request_.states,
+          request_.update_costs};
+}
+
+Planner::Resident Planner::resident_states(const Placement& placement) const {
+  Resident resident;
+  if (placement.optimizer_device_bytes == 0) return resident;
+  const std::vector<zero::FlatLayout>& layouts = request_.compute->layouts();
+  const std::vector<bool> there = states_on_device(layouts, request_.states, placement.optimizer_device_bytes);
+  for (std::size_t g = 0; g < layouts.size(); ++g) {
+    if (!there[g]) continue;
+    resident.on_device += device_bytes_of_states(layouts[g], request_.states);
+    for (const StateSpec& state : request_.states) {
+      resident.bytes += state.values_for(layouts[g].shard_numel()) * bytes_of(state.dtype);
+    }
+  }
+  return resident;
+}
+
+Planner::HostShares Planner::split_classes() const {
+  HostShares shares;
+  const Placement on_nvme{
+      TierKind::Nvme,  TierKind::Host, TierKind::Nvme, request_.param_host_share, request_.optimizer_host_share,
+      asked_on_device_};
+  for (const GroupSpecs& group :
+       shard_specs(request_.compute->layouts(), on_nvme, request_.param_type, grad_type(), request_.states)) {
+    shares.param += host_bytes(group.param);
+    for (const offload::ShardSpec& state : group.states) shares.optimizer += host_bytes(state);
+  }
+  return shares;
+}
+
+Planner::HostShares Planner::host_shares(const Placement& placement) const {
+  return {placement.param == TierKind::Nvme ? split_.param : 0,
+          placement.optimizer == TierKind::Nvme ? split_.optimizer : 0};
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,119 @@
+// Planner: chooses the placement of a run. Private to memory_plan.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/memory_plan.h"
+#include "engine/update_plan.h"
+
+namespace strata::engine {
+
+// Pieces must begin on the grid of the norm's blocks in every type: 64 Ki elements of 4 bytes.
+inline constexpr std::uint64_t kSlotGranule = ShardMath::kNormBlock * 4;
+
+constexpr std::size_t index(offload::TierKind tier) {
+  return static_cast<std::size_t>(tier);
+}
+
+// In whole MiB, the unit of what a refusal recommends.
+PerTier in_mib(const PerTier& bytes);
+
+// Sums that do not depend on the placement. A home is whole pages; only 8-bit states are not by themselves.
+struct ClassTotals {
+  std::uint64_t param = 0;
+  std::uint64_t grad = 0;
+  std::uint64_t optimizer = 0;
+  std::uint64_t optimizer_on_device = 0;  // were all of it at home there, where each shard begins a page
+};
+
+// The visits of a step in one order, and what follows from it.
+struct StepOrder {
+  zero::Accumulation accumulation = zero::Accumulation::Horizontal;
+  std::vector<zero::Visit> visits;
+  std::uint64_t gathered = 0;           // bytes of parameters gathered in one step
+  std::uint64_t grads_sent = 0;         // bytes of gradients that go to a host home in one step
+  bool sums_on_device = false;          // before they go
+  bool grads_need_staging = false;      // on a host home
+  std::uint64_t grads_stored = 0;       // bytes that arrive at homes in one step
+  std::uint64_t grads_added = 0;        // of these, to what is there already
+  std::vector<std::size_t> grad_homes;  // in device or host memory
+  std::uint64_t grad_home_bytes = 0;    // of these
+  std::size_t open = 1;                 // micro-batches at the same time
+};
+
+class Planner {
+ public:
+  // `request` must outlive the planner.
+  explicit Planner(const PlanRequest& request);
+  // The cheapest plan that fits, or nothing. Gradients go to the drive only where memory forces them.
+  std::optional<MemoryPlan> best() const;
+  // The plan whose needs exceed the budgets least: what a refusal recommends.
+  MemoryPlan closest() const;
+
+ private:
+  std::optional<MemoryPlan> best_of(std::span<const Placement> placements) const;
+  DType grad_type() const;
+  StepOrder order_of(zero::Accumulation accumulation) const;
+  std::vector<Placement> placements() const;
+  std::uint64_t smallest_slot() const;
+  // A class of shards: on its home, but for the share that stays in host memory, and what lies on the device besides.
+  static void add_class(MemoryPlan& plan, std::string what, offload::TierKind home, std::uint64_t bytes,
+                        std::uint64_t in_host, std::uint64_t on_device = 0);
+  static void add_row(MemoryPlan& plan, std::string what, offload::TierKind tier, std::uint64_t bytes);
+  MemoryPlan minimal(const StepOrder& order, const Placement& placement, zero::GatherAhead ahead) const;
+  void fill_rows(MemoryPlan& plan, const StepOrder& order) const;
+  static bool fits(const MemoryPlan& plan);
+  UpdateShape update_shape() const;
+
+  // States of whole groups on the device, although that is not their home.
+  struct Resident {
+    std::uint64_t bytes = 0;
+    std::uint64_t on_device = 0;  // what they take there
+  };
+  Resident resident_states(const Placement& placement) const;
+  // Bytes of split classes that stay in host memory.
+  struct HostShares {
+    std::uint64_t param = 0;
+    std::uint64_t optimizer = 0;
+  };
+  // Of classes at home on nvme, whatever the plan then chooses.
+  HostShares split_classes() const;
+  HostShares host_shares(const Placement& placement) const;
+  std::uint64_t on_nvme(const MemoryPlan& plan) const;
+
+  // Larger slots make larger requests, and larger copies of what is streamed.
+  void grow_slots(MemoryPlan& plan, const StepOrder& order) const;
+  // More slots cache what would be read again.
+  void use_spare_host_memory(MemoryPlan& plan, const StepOrder& order) const;
+  // Graphs first: what fits need not be computed twice, and computing is what a step has most of. Then staging, which
+  // serves every update, and at last states, each of which saves only its own way over a drive or a link.
+  void use_spare_device_memory(MemoryPlan& plan, const StepOrder& order) const;
+  // Whether spare device memory may take states: where their home was left open.
+  bool may_keep_states_on_device(const MemoryPlan& plan) const;
+  // As many as the spare memory holds.
+  void keep_states_on_device(MemoryPlan& plan, const StepOrder& order) const;
+  static std::uint64_t spare_on_device(const MemoryPlan& plan);
+  // Layers that can keep their graphs: all between the first and the last one.
+  std::size_t graphs() const { return training_ ? request_.compute->layers() - 2 : 0; }
+  std::uint64_t graph_bytes(const StepOrder& order) const { return order.open * request_.graph_bytes; }
+  bool fits_with(MemoryPlan plan, const StepOrder& order) const;
+  // Seconds of an imagined machine whose drive moves 2 GB/s and whose link moves 20: only the order of the plans
+  // matters.
+  double cost_of(MemoryPlan& plan, const StepOrder& order) const;
+
+  const PlanRequest& request_;
+  const bool training_;
+  std::vector<std::uint64_t> group_bytes_;  // flat, in the group's type
+  std::vector<std::uint64_t> grad_bytes_;   // of a rank's shard at home
+  std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
+  ClassTotals totals_;
+  std::uint64_t asked_on_device_ = 0;  // of states, in whole groups
+  HostShares split_;
+  std::vector<StepOrder> orders_;  // that the plan may choose from
+};
+
+}  // namespace strata::engine
