@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/drive_rates.h"
-#include "bench/hide.h"
+#include "bench/measured_t_hide.h"
 #include "bench/process_memory.h"
 #include "bench/span_overlap.h"
 #include "bench/step_bounds.h"

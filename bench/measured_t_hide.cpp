@@ -1,4 +1,4 @@
-#include "bench/hide.h"
+#include "bench/measured_t_hide.h"
 
 #include <algorithm>
 
