@@ -79,4 +79,28 @@ void MemoryNodes::spread(std::span<std::byte> pages) const {
              " NUMA nodes (" + std::strerror(error) + "): pages come from the node that touches them first");
 }
 
+void MemoryNodes::bind_thread(std::size_t index, std::size_t count) const {
+  if (!topology_) return;
+  const std::size_t wanted = index * size() / count;
+  std::size_t number = 0;
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(topology_->handle, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    if (hwloc_bitmap_isset(topology_->nodes, node->os_index) == 0 || number++ != wanted) continue;
+    // A node without CPUs of its own (or of this process) binds nobody.
+    if (hwloc_bitmap_iszero(node->cpuset) != 0) return;
+    if (hwloc_set_cpubind(topology_->handle, node->cpuset, HWLOC_CPUBIND_THREAD) != 0) {
+      log::debug("the kernel refuses to bind a thread to NUMA node " + std::to_string(node->os_index) + ": " +
+                 std::strerror(errno));
+    }
+    return;
+  }
+}
+
+// The machine does not change, so it is read once. A static object in spite of the style: allocate_host has no other
+// place for it, and neither buffers nor pools are made after main.
+const MemoryNodes& machine_nodes() {
+  static const MemoryNodes nodes;
+  return nodes;
+}
+
 }  // namespace strata

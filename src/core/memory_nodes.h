@@ -1,4 +1,4 @@
-// The NUMA nodes whose memory this process may use.
+// The NUMA nodes whose memory and CPUs this process may use.
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,18 @@ class MemoryNodes {
   // one node. Advice: where the kernel refuses (containers without CAP_SYS_NICE and with seccomp), the pages come from
   // the node of the thread that touches them first, and a debug line says so once.
   void spread(std::span<std::byte> pages) const;
+  // Binds the calling thread, number `index` of `count` that share work, to the CPUs of one node, so that neighbours
+  // stay together and no thread is moved between nodes. Does nothing on one node. Advice likewise. Requires: index <
+  // count.
+  void bind_thread(std::size_t index, std::size_t count) const;
 
  private:
   struct Topology;
   std::unique_ptr<Topology> topology_;  // null: one node
   mutable std::atomic_flag refused_{};
 };
+
+// Read once, at the first call.
+const MemoryNodes& machine_nodes();
 
 }  // namespace strata

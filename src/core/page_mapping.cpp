@@ -45,13 +45,6 @@ std::byte* try_map_aligned(std::size_t bytes) {
   return range + head;
 }
 
-// The machine does not change, so it is read once. A static object in spite of the style: allocate_host has no other
-// place for it, and no Buffer is made after main.
-const MemoryNodes& memory_nodes() {
-  static const MemoryNodes nodes;
-  return nodes;
-}
-
 // Takes the pages now and says whether that worked. Without this a page that the reserve cannot give after all (a limit
 // of the control group, a page gone bad) is a SIGBUS at its first touch. Kernels before 5.14 know no such advice, and
 // then the answer is no.
@@ -74,7 +67,7 @@ std::byte* try_map_reserved(std::size_t bytes) {
     unmap_pages(data, huge);
     return nullptr;
   }
-  memory_nodes().spread({data, bytes});
+  machine_nodes().spread({data, bytes});
   if (populate(data, huge)) return data;
   unmap_pages(data, bytes);
   return nullptr;
@@ -97,7 +90,7 @@ std::byte* map_pages(std::size_t bytes) {
                    .hint = "The budget is larger than what the kernel grants: lower it, or raise RLIMIT_AS."});
   }
   if (!large) return data;
-  memory_nodes().spread({data, bytes});
+  machine_nodes().spread({data, bytes});
   // Advice only: a kernel without transparent huge pages answers EINVAL and the mapping works with small ones.
   if (madvise(data, bytes, MADV_HUGEPAGE) != 0) {
     log::debug("no huge pages for " + format_bytes(bytes) + " of host memory (errno " + std::to_string(errno) + ")");

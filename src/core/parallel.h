@@ -18,7 +18,8 @@ class Parallel {
                             const std::function<void(std::size_t, std::size_t)>& fn) = 0;
 };
 
-// `threads` std::threads (the caller is one of them). threads == 0 asks usable_cpus().
+// `threads` std::threads (the caller is one of them). threads == 0 asks usable_cpus(). On several NUMA nodes the others
+// are divided among the nodes and stay there (MemoryNodes::bind_thread).
 // A std::thread build, not TBB: ThreadSanitizer reports false races inside Debian's TBB.
 std::unique_ptr<Parallel> make_thread_pool(std::size_t threads);
 

@@ -18,6 +18,7 @@
 #include "core/bytes.h"
 #include "core/cgroup.h"
 #include "core/error.h"
+#include "core/memory_nodes.h"
 #include "core/parallel.h"
 
 namespace strata {
@@ -69,7 +70,10 @@ class ThreadPool final : public Parallel {
   explicit ThreadPool(std::size_t threads) {
     workers_.reserve(threads - 1);
     for (std::size_t i = 1; i < threads; ++i) {
-      workers_.emplace_back([this](const std::stop_token& stop) { serve(stop); });
+      workers_.emplace_back([this, i, threads](const std::stop_token& stop) {
+        machine_nodes().bind_thread(i, threads);
+        serve(stop);
+      });
     }
   }
 

@@ -1,9 +1,12 @@
 #include "core/memory_nodes.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdlib>
+#include <set>
 #include <string>
+#include <thread>
 
 #include "core/budget.h"
 #include "core/buffer.h"
@@ -49,6 +52,41 @@ TEST_F(MemoryNodesTest, WithoutASplitAreOne) {
 TEST_F(MemoryNodesTest, OfSpecialMemoryBesideTheSameCpusDoNotCount) {
   pretend("pack:2 [numa(memory=64GB)] [numa(memory=8GB)] core:2 pu:1");
   EXPECT_EQ(MemoryNodes().size(), 2U);
+}
+
+// CPUs that the calling thread may run on.
+std::set<int> cpus_of_this_thread() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  EXPECT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+  std::set<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &mask)) cpus.insert(cpu);
+  }
+  return cpus;
+}
+
+TEST_F(MemoryNodesTest, DivideThreadsThatShareWorkAmongThem) {
+  const std::set<int> all = cpus_of_this_thread();
+  if (!all.contains(0) || !all.contains(1)) GTEST_SKIP() << "this test binds to CPUs 0 and 1";
+  pretend("numa:2 core:1 pu:1", "1");
+  const MemoryNodes nodes;
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::thread([&] {
+      nodes.bind_thread(i, 4);
+      EXPECT_EQ(cpus_of_this_thread(), (std::set<int>{i < 2 ? 0 : 1})) << i;
+    }).join();
+  }
+  EXPECT_EQ(cpus_of_this_thread(), all) << "others stay as they are";
+}
+
+TEST_F(MemoryNodesTest, BindNobodyWhereThereIsOne) {
+  pretend("core:2 pu:1", "1");
+  const std::set<int> all = cpus_of_this_thread();
+  std::thread([&] {
+    MemoryNodes().bind_thread(0, 2);
+    EXPECT_EQ(cpus_of_this_thread(), all);
+  }).join();
 }
 
 TEST_F(MemoryNodesTest, LeaveOneNodeAlone) {
