@@ -72,10 +72,13 @@ json read_json(const fs::path& path) {
 
 // What changes bits and so must not change silently between a run and its continuation.
 json numerics_of(const Engine& engine) {
-  // With tied embeddings alone the order of micro-batches is one of sums.
-  const bool vertical = engine.memory_plan().accumulation == zero::Accumulation::Vertical &&
-                        engine.model_config().tie_word_embeddings && engine.config().micro_batches > 1;
+  // With tied embeddings, or gradients that are rounded as they are added, the order of micro-batches is one of sums.
+  const MemoryPlan& plan = engine.memory_plan();
+  const bool order_counts = engine.model_config().tie_word_embeddings || plan.grad_type != DType::F32;
+  const bool vertical =
+      plan.accumulation == zero::Accumulation::Vertical && order_counts && engine.config().micro_batches > 1;
   return {{"tied_accumulation", vertical ? "vertical" : "horizontal"},
+          {"grad_type", std::string(name_of(plan.grad_type))},
           {"compute", engine.compute_name()},
           {"loss_chunk_tokens", engine.config().loss_chunk_tokens},
           {"param_type", std::string(name_of(engine.config().param_type))},

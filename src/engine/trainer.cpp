@@ -24,6 +24,14 @@ void check_tokens(const data::TokenFile& file, const char* what, std::int64_t vo
 
 }  // namespace
 
+std::uint64_t bytes_to_save(const Engine& engine) {
+  const OptimizerConfig& optimizer = engine.config().optimizer;
+  const DType type = engine.config().param_type;
+  const auto weights = static_cast<double>(reads_param(optimizer, type) ? bytes_of(type) : 0);
+  return static_cast<std::uint64_t>(static_cast<double>(engine.parameters()) *
+                                    (state_bytes_per_element(optimizer, type) + weights + bytes_of(DType::F32)));
+}
+
 Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile& train,
                  const data::TokenFile* validation, TrainerEvents events)
     : engine_(engine),
@@ -44,8 +52,7 @@ Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile&
   schedule_ = config.lr_schedule(total_steps_);
   wear_ = {config.strata.nvme.rated_writes, config.strata.nvme.wear_limit};
   if (config.save_strategy == SaveStrategy::No) return;
-  // fp32 master and moments, and the exported weights, under their temporary names beside what is there already.
-  const std::uint64_t need = engine.parameters() * 16;
+  const std::uint64_t need = bytes_to_save(engine);
   const std::uint64_t free = free_disk_bytes(config.output_dir);
   if (free < need) {
     throw OutOfBudget(config.output_dir.string() + ": a checkpoint and the exported model need " + format_bytes(need) +

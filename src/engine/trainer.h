@@ -30,6 +30,10 @@ struct TrainResult {
   std::optional<double> first_eval_loss, last_eval_loss;
 };
 
+// What a checkpoint and the exported model take at most: states, weights where they are no rounded masters, and
+// exported weights of fp32 at most.
+std::uint64_t bytes_to_save(const Engine& engine);
+
 // One thread. References must outlive it.
 class Trainer {
  public:

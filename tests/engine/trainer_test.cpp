@@ -115,6 +115,27 @@ TEST_F(TrainerTest, SavesAndEvaluatesAtItsIntervals) {
   EXPECT_LT(*result.last_eval_loss, *result.first_eval_loss);
 }
 
+TEST_F(TrainerTest, AsksForTheRoomThatItsStatesNeed) {
+  constexpr std::uint64_t kHeaders = 64 << 10;  // of files, and what is written in JSON
+  for (const OptimizerConfig& optimizer :
+       {OptimizerConfig{}, OptimizerConfig{OptimizerKind::AdamW, MasterEncoding::Remainder, MomentEncoding::Block8},
+        OptimizerConfig{OptimizerKind::Sgd, MasterEncoding::Remainder, MomentEncoding::Fp32}}) {
+    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    config.optimizer = optimizer;
+    const std::unique_ptr<Engine> trained = Engine::create(config);
+    run_.output_dir = folder_.path() / ("output-" + std::to_string(bytes_to_save(*trained)));
+    run_.max_steps = 1;
+    Trainer(*trained, run_, data_, nullptr, {}).run();
+    trained->export_model(run_.output_dir / "model");
+    std::uint64_t saved = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(run_.output_dir)) {
+      if (entry.is_regular_file()) saved += entry.file_size();
+    }
+    EXPECT_LE(saved, bytes_to_save(*trained) + kHeaders);
+    EXPECT_GE(saved, bytes_to_save(*trained) / 2);
+  }
+}
+
 TEST_F(TrainerTest, SavesNothingAndNeedsNoRoomWhenTold) {
   run_.save_strategy = SaveStrategy::No;
   run_.save_steps = 2;
