@@ -1,5 +1,6 @@
 #include "core/memory_nodes.h"
 
+#ifndef STRATA_WITHOUT_HWLOC
 #include <hwloc.h>
 
 #include <cerrno>
@@ -95,6 +96,19 @@ void MemoryNodes::bind_thread(std::size_t index, std::size_t count) const {
     return;
   }
 }
+#else  // What is built for another processor has no hwloc: one node.
+
+namespace strata {
+
+struct MemoryNodes::Topology {};
+MemoryNodes::MemoryNodes() = default;
+MemoryNodes::~MemoryNodes() = default;
+std::size_t MemoryNodes::size() const {
+  return 1;
+}
+void MemoryNodes::spread(std::span<std::byte>) const {}
+void MemoryNodes::bind_thread(std::size_t, std::size_t) const {}
+#endif
 
 // The machine does not change, so it is read once. A static object in spite of the style: allocate_host has no other
 // place for it, and neither buffers nor pools are made after main.
