@@ -88,11 +88,14 @@ std::vector<std::int64_t> Engine::generate(std::vector<std::int64_t> prompt, std
                                            const std::function<void(std::int64_t)>& on_token) {
   return impl_->guarded([&] { return impl_->generate(std::move(prompt), max_new, on_token); });
 }
-// A full disk while saving leaves the run itself intact, so it does not poison the engine.
+// A full disk while saving leaves the run itself intact, so it does not poison the engine. A step that failed may have
+// updated some layers and not others: nothing is saved of that.
 void Engine::export_model(const std::filesystem::path& folder) {
+  impl_->throw_if_failed();
   impl_->export_model(folder);
 }
 void Engine::save_states(const std::filesystem::path& folder) {
+  impl_->throw_if_failed();
   impl_->save_states(folder);
 }
 void Engine::load_states(const std::filesystem::path& folder, const RunState& state) {

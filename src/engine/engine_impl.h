@@ -50,10 +50,13 @@ class Engine::Impl {
   void wait() { use_schedule(Mode::None); }
   std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
+  void throw_if_failed() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
   // Runs `fn`; remembers the first failure and rethrows it from then on.
   template <typename Fn>
   auto guarded(Fn&& fn) {
-    if (failure_) std::rethrow_exception(failure_);
+    throw_if_failed();
     try {
       return fn();
     } catch (...) {

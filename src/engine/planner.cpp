@@ -253,7 +253,7 @@ bool Planner::fits(const MemoryPlan& plan) {
 }
 
 UpdateShape Planner::update_shape() const {
-  return {request_.compute->layouts(), request_.param_type, request_.param_access, grad_type(), request_.states,
+  return {training_, request_.compute->layouts(), request_.param_type, request_.param_access, grad_type(), request_.states,
           request_.update_costs};
 }
 

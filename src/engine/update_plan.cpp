@@ -54,7 +54,7 @@ UpdatePlan plan_updates(const UpdateShape& shape, const Placement& placement, Up
                         std::uint64_t slot_bytes) {
   UpdatePlan plan;
   plan.site = site;
-  if (shape.states.empty()) return plan;
+  if (!shape.training) return plan;
   const std::vector<bool> on_device = states_on_device(shape.layouts, shape.states, placement.optimizer_device_bytes);
   std::vector<std::vector<zero::UpdatePart>> parts;
   std::vector<zero::UpdateWork> work;

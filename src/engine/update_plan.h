@@ -25,6 +25,7 @@ struct UpdatePlan {
 
 // What an update works on, wherever that lies.
 struct UpdateShape {
+  bool training = true;
   std::span<const zero::FlatLayout> layouts;
   DType param_type = DType::BF16;
   offload::Access param_access = offload::Access::Write;
@@ -33,7 +34,7 @@ struct UpdateShape {
   zero::UpdateCosts costs;
 };
 
-// Without states: nothing.
+// Without training: nothing.
 UpdatePlan plan_updates(const UpdateShape& shape, const Placement& placement, UpdateSite site,
                         std::uint64_t slot_bytes);
 

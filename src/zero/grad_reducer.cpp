@@ -149,13 +149,13 @@ void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arri
       block += blocks(p);
     }
     const std::size_t slot = next_staging_;
+    // Not on the adder's thread: what the home waits for may need that thread first.
+    streams_.copy_out.wait(home_free);
     if (copied) {
-      streams_.copy_out.wait(home_free);
       streams_.copy_out.wait(ready);
       streams_.copy_out.copy(home.data, piece.data, piece.bytes());
     } else {
-      add = [math = &host_math_, home, staged = stage(piece, slot), first, ready, home_free] {
-        home_free.wait();
+      add = [math = &host_math_, home, staged = stage(piece, slot), first, ready] {
         ready.wait();
         first ? math->cast(home, staged) : math->accumulate(home, staged);
       };

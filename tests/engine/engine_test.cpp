@@ -478,6 +478,10 @@ TEST_F(EngineTest, EndsARunWhoseUpdatesHaveBegunWhenAGradientIsNotFinite) {
       }
     }
     EXPECT_EQ(engine->state().step, 1);
+    // Some layers are of that step and some are not.
+    EXPECT_THROW(engine->export_model(folder_.path() / "half"), DataError);
+    EXPECT_THROW(engine->save_states(folder_.path() / "half"), DataError);
+    EXPECT_FALSE(std::filesystem::exists(folder_.path() / "half"));
   }
 }
 

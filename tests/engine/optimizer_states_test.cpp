@@ -146,10 +146,13 @@ TEST_F(OptimizerStatesTest, TrainToTheSameBitsOnEveryUpdateSite) {
 // fp32 parameters are their own master, and sgd has no moments.
 TEST_F(OptimizerStatesTest, TrainsWithoutAnyState) {
   std::vector<std::uint32_t> first;
-  for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+  using enum UpdateSite;
+  for (const auto& [home, site] : {std::pair{TierKind::Device, Auto}, std::pair{TierKind::Host, Auto},
+                                   std::pair{TierKind::Nvme, Auto}, std::pair{TierKind::Nvme, Streamed}}) {
     SCOPED_TRACE(offload::name_of(home));
     EngineConfig stateless = config({OptimizerKind::Sgd, {}, {}}, home);
     stateless.param_type = DType::F32;
+    stateless.update_site = site;
     ASSERT_FALSE(Engine::plan(stateless).grad_slots.empty()) << "then nothing could be learnt";
     const std::unique_ptr<Engine> engine = Engine::create(stateless);
     const std::vector<std::uint32_t> before = tiny_parameter_bits(*engine);

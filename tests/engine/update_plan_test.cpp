@@ -43,9 +43,19 @@ TEST(UpdatePlan, CountsStagingSharesAndBytesOfTheLink) {
 
 TEST(UpdatePlan, WithoutTrainingThereIsNothing) {
   const test::SizesOnly model(2, 1 << 20, 1 << 20, test::SizesOnly::Head::Own);
-  const UpdatePlan plan = plan_updates(shape_of(model, {}), {}, UpdateSite::Streamed, kSlot);
+  UpdateShape shape = shape_of(model, {});
+  shape.training = false;
+  const UpdatePlan plan = plan_updates(shape, {}, UpdateSite::Streamed, kSlot);
   EXPECT_EQ(plan.staging_bytes + plan.link_bytes, 0U);
   EXPECT_EQ(plan.device_share, 0);
+}
+
+TEST(UpdatePlan, AnOptimizerWithoutStatesStreamsWeightsAndGradients) {
+  const test::SizesOnly model(2, 1 << 20, 1 << 20, test::SizesOnly::Head::Own);
+  const Placement in_host{TierKind::Host, TierKind::Host, TierKind::Host};
+  const UpdatePlan plan = plan_updates(shape_of(model, {}), in_host, UpdateSite::Streamed, kSlot);
+  EXPECT_GT(plan.staging_bytes, 0U);
+  EXPECT_EQ(plan.device_share, 1);
 }
 
 TEST(UpdatePlan, SitesFollowTheSettingAndTheHomes) {
