@@ -63,7 +63,9 @@ struct UpdatesBesideGathers {
         updated = p + 1;
       }
     });
-    while (updated < kPages && rig.store.stats().waiting == 0) std::this_thread::yield();
+    // Until there are as many as slots it may wait for pages that are still on their way out.
+    const auto held_back = [this] { return updated >= ShardStore::kMinSlots && rig.store.stats().waiting > 0; };
+    while (updated < kPages && !held_back()) std::this_thread::yield();
   }
   // Whether the latest bytes are there.
   bool gather(std::uint32_t p, std::uint64_t value = 0) {
