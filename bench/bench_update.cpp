@@ -1,5 +1,6 @@
 #include "bench/bench_update.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <iomanip>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "bench/update_rig.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/page_mapping.h"
 #include "core/scratch_folder.h"
 #include "core/statistics.h"
 #include "nvme/device_profile.h"
@@ -62,6 +64,8 @@ json row_of(const UpdateBenchOptions& options, const std::filesystem::path& fold
   const bool with_fio = options.with_fio && fio_available() && moved >= job.block_bytes;
   RestedFio fio(options.idle);
   if (with_fio) fio.run(job);  // lays out its file
+  // Asked while the update has taken its own pages of the machine's reserve.
+  const bool fio_huge = with_fio && fio_gets_huge_pages(job);
   std::vector<double> seconds, updating, ours, theirs, ratios;
   for (unsigned round = 0; round < options.rounds; ++round) {
     const auto run_fio = [&] {
@@ -86,6 +90,8 @@ json row_of(const UpdateBenchOptions& options, const std::filesystem::path& fold
            {"seconds", median(seconds)},
            {"update_seconds", median(updating)},
            {"gib_s", median(ours)},
+           {"fio_huge_pages", fio_huge},
+           {"huge_pages_wanted", fio_huge_pages(job) + ceil_div(rig.host_bytes(), kHugePageBytes)},
            {"fio_gib_s", nullptr},
            {"ratio_median", nullptr},
            {"ratio_interval", nullptr},
@@ -105,8 +111,9 @@ json run_update_bench(const UpdateBenchOptions& options) {
   for (const std::string& states : options.states) (void)optimizer_of_states(states);
   const engine::DriveRates rates = options.rates ? *options.rates : measure_drive_rates(options.dir);
   const ScratchFolder folder(options.dir, "strata-bench-update");
-  const FioJob job = fio_job(folder.path(), 0);
   json rows = json::array();
+  bool fio_huge = true;
+  std::uint64_t wanted = 0;
   for (const std::string& states : options.states) {
     for (const double cached : options.cached) {
       json row = row_of(options, folder.path(), rates, states, cached);
@@ -114,6 +121,8 @@ json run_update_bench(const UpdateBenchOptions& options) {
         return of["read_bytes"].get<double>() + of["written_bytes"].get<double>();
       };
       const double first = rows.empty() ? moved(row) : moved(rows.front());
+      fio_huge = fio_huge && row["fio_huge_pages"].get<bool>();
+      wanted = std::max(wanted, row["huge_pages_wanted"].get<std::uint64_t>());
       row["bytes_to_first"] = first > 0 ? json(moved(row) / first) : json(nullptr);
       rows.push_back(std::move(row));
     }
@@ -123,8 +132,8 @@ json run_update_bench(const UpdateBenchOptions& options) {
           {"slot_bytes", options.slot_bytes},
           {"dir", options.dir.string()},
           {"fio", options.with_fio && fio_available()},
-          {"fio_huge_pages", options.with_fio && fio_available() && fio_gets_huge_pages(job)},
-          {"huge_pages_wanted", fio_huge_pages(job)},
+          {"fio_huge_pages", fio_huge},
+          {"huge_pages_wanted", wanted},
           {"drive_rates", {{"read", rates.read}, {"write", rates.write}, {"mixed", rates.mixed}}},
           {"rows", std::move(rows)}};
 }

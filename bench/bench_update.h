@@ -32,8 +32,8 @@ struct UpdateBenchOptions {
 // and gradients lie in host memory. Rounds alternate with fio moving as many bytes, read and written in turn, with the
 // store's block size and depth (bench_nvme.h). A step ends when its last write has.
 //
-// {"numel", "rounds", "slot_bytes", "dir", "fio": bool, "fio_huge_pages": bool, "huge_pages_wanted": vm.nr_hugepages
-//  that would do for fio, "drive_rates": {"read", "write", "mixed"} in bytes/s, "rows": [{"states", "cached": asked
+// {"numel", "rounds", "slot_bytes", "dir", "fio": bool, "fio_huge_pages": in every row, "huge_pages_wanted":
+//  vm.nr_hugepages that would do for fio beside the update's own pages, both of each row as well, "drive_rates": {"read", "write", "mixed"} in bytes/s, "rows": [{"states", "cached": asked
 //  for, "state_bytes_per_parameter", "read_bytes", "written_bytes": of a step, counted, "cached_share": of the traffic
 //  that did not happen, "bytes_to_first": moved, beside the first row, "seconds", "update_seconds": of those, with an
 //  update running, "gib_s", "fio_gib_s": medians, "ratio_median", "ratio_interval": [low, high], 95 % for that median,

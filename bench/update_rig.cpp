@@ -79,9 +79,8 @@ class UpdateRig::Impl {
     fill_gradients();
     std::vector<const zero::FlatLayout*> layouts;
     for (const zero::FlatLayout& layout : layouts_) layouts.push_back(&layout);
-    pipeline_ =
-        std::make_unique<zero::OptimizerPipeline>(layouts, updates_, store_, optimizer_, nullptr, 0,
-                                                  updates_thread_, busy_);
+    pipeline_ = std::make_unique<zero::OptimizerPipeline>(layouts, updates_, store_, optimizer_, nullptr, 0,
+                                                          updates_thread_, busy_);
     fill_states();
     plan(0);
   }
@@ -103,6 +102,7 @@ class UpdateRig::Impl {
   }
 
   std::uint64_t state_bytes() const { return state_bytes_; }
+  std::uint64_t host_bytes() const { return host_.peak(); }
 
  private:
   std::size_t slots() const {
@@ -171,8 +171,7 @@ class UpdateRig::Impl {
 
   void plan(double update_seconds) {
     const zero::StepSeconds seconds{{}, update_seconds / static_cast<double>(options_.numel)};
-    const std::vector<offload::TimedAccess> accesses =
-        zero::timed_accesses(store_, {}, {}, {}, &updates_, seconds);
+    const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(store_, {}, {}, {}, &updates_, seconds);
     const engine::PagePlan pages =
         engine::plan_pages(accesses, options_.rates, {slots_.slots(), slots_.slot_bytes(), pins_});
     store_.set_schedule(pages.schedule);
@@ -221,6 +220,9 @@ UpdateMeasure UpdateRig::step() {
 
 std::uint64_t UpdateRig::state_bytes() const {
   return impl_->state_bytes();
+}
+std::uint64_t UpdateRig::host_bytes() const {
+  return impl_->host_bytes();
 }
 
 }  // namespace strata::bench

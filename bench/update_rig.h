@@ -39,6 +39,8 @@ class UpdateRig {
   // One update of every parameter. Ends with the drive at rest; what it read ahead is what the next one needs first.
   UpdateMeasure step();
   std::uint64_t state_bytes() const;
+  // Host memory that it has allocated.
+  std::uint64_t host_bytes() const;
 
  private:
   class Impl;
