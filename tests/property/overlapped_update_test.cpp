@@ -3,26 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "support/optimum_case.h"
 #include "support/simulated_step.h"
 
 namespace strata {
 namespace {
 
 using offload::Duplex;
-using test::OracleAnswer;
+using test::NamedShape;
 using test::SimulatedShape;
 using test::SimulatedStep;
 using test::StepCost;
 using zero::UpdateTime;
-
-struct NamedShape {
-  std::string name;
-  SimulatedShape shape;
-};
 
 const char* name_of(UpdateTime time) {
   return time == UpdateTime::UnderForward ? "under forward" : "during backward";
@@ -104,29 +99,19 @@ constexpr std::size_t kPools[] = {12, 32, 96};
 // A step takes at most 5 % longer than the optimum. What the update adds to it is at most 5 % more, and what the drive
 // takes for a chunk of the update each way, which is the resolution of a pool of so few slots.
 TEST_P(EachOverlap, TheExposedUpdateIsWithinFivePercentOfTheOptimum) {
-  std::printf("| %-44s | slots | compute | proven bound | optimum | store | ratio | reads | writes |\n", "shape");
+  test::print_optimum_head();
   for (const NamedShape& named : shapes(GetParam().time, GetParam().duplex)) {
     for (const std::size_t slots : kPools) {
       SCOPED_TRACE(named.name + ", " + std::to_string(slots) + " slots");
-      SimulatedShape shape = named.shape;
-      shape.slots = slots;
-      SimulatedStep step(shape);
-      const OracleAnswer oracle = step.oracle();
-      const StepCost cost = step.steady();
-      std::printf("| %-44s | %5zu | %7.1f | %12.1f | %7.1f | %5.1f | %5.3f | %5.1f | %6.1f |\n", named.name.c_str(),
-                  slots, step.compute_seconds(), oracle.least_seconds, oracle.seconds, cost.seconds,
-                  cost.seconds / oracle.seconds, cost.read_pages, cost.written_pages);
-      EXPECT_EQ(step.stats().off_schedule, 0U);
-      EXPECT_GE(oracle.seconds, oracle.least_seconds * (1 - 1e-9)) << "the oracle beats what cannot be beaten";
-      EXPECT_GE(cost.seconds, oracle.least_seconds * (1 - 1e-9)) << "the simulated drive is too fast";
+      const auto [oracle, cost, compute, chunk_pages] = test::run_beside_optimum(named, slots);
       if (const double corner = corner_seconds(named, slots); corner > 0) {
         EXPECT_LE(cost.seconds, oracle.seconds + corner);
         continue;
       }
       EXPECT_LE(cost.seconds, 1.05 * oracle.seconds);
-      const double optimal = oracle.seconds - step.compute_seconds();
-      const double chunk = step.chunk_pages() * (1 / shape.read_rate + 1 / shape.write_rate);
-      EXPECT_LE(cost.seconds - step.compute_seconds(), 1.05 * optimal + chunk);
+      const double optimal = oracle.seconds - compute;
+      const double chunk = chunk_pages * (1 / named.shape.read_rate + 1 / named.shape.write_rate);
+      EXPECT_LE(cost.seconds - compute, 1.05 * optimal + chunk);
     }
   }
 }

@@ -2,25 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "support/optimum_case.h"
 #include "support/simulated_step.h"
 
 namespace strata {
 namespace {
 
 using offload::Duplex;
-using test::OracleAnswer;
+using test::NamedShape;
 using test::SimulatedShape;
 using test::SimulatedStep;
 using test::StepCost;
-
-struct NamedShape {
-  std::string name;
-  SimulatedShape shape;
-};
 
 // Rates are in pages per second, so a layer of 8192 parameters has four pages of weights and, with fp32 states, eight
 // of each state.
@@ -54,27 +49,16 @@ INSTANTIATE_TEST_SUITE_P(Drives, EachDuplex, ::testing::Values(Duplex::Full, Dup
 // A step takes at most 5 % longer than the optimum. What it waits for the drive is, where it is not tiny, at most 5 %
 // more, and one page each way: the resolution of a pool of so few slots.
 TEST_P(EachDuplex, TheWholePipelineIsWithinFivePercentOfTheOptimum) {
-  std::printf("| %-40s | slots | compute | proven bound | optimum | store | ratio | reads | writes |\n", "shape");
+  test::print_optimum_head();
   for (const NamedShape& named : shapes(GetParam())) {
     for (const std::size_t slots : {12, 32, 96}) {
       SCOPED_TRACE(named.name + ", " + std::to_string(slots) + " slots");
-      SimulatedShape shape = named.shape;
-      shape.slots = slots;
-      SimulatedStep step(shape);
-      const OracleAnswer oracle = step.oracle();
-      const StepCost cost = step.steady();
-      std::printf("| %-40s | %5zu | %7.1f | %12.1f | %7.1f | %5.1f | %5.3f | %5.1f | %6.1f |\n", named.name.c_str(),
-                  slots, step.compute_seconds(), oracle.least_seconds, oracle.seconds, cost.seconds,
-                  cost.seconds / oracle.seconds, cost.read_pages, cost.written_pages);
-      EXPECT_EQ(step.stats().off_schedule, 0U);
-      EXPECT_GE(oracle.seconds, oracle.least_seconds * (1 - 1e-9)) << "the oracle beats what cannot be beaten";
-      EXPECT_GE(cost.seconds, oracle.least_seconds * (1 - 1e-9)) << "the simulated drive is too fast";
+      const auto [oracle, cost, compute, chunk] = test::run_beside_optimum(named, slots);
       EXPECT_LE(cost.seconds, 1.05 * oracle.seconds);
-      const double tiny = 0.05 * step.compute_seconds();
-      const double optimal_wait = oracle.seconds - step.compute_seconds();
+      const double tiny = 0.05 * compute;
+      const double optimal_wait = oracle.seconds - compute;
       if (optimal_wait > tiny) {
-        EXPECT_LE(cost.seconds - step.compute_seconds(),
-                  1.05 * optimal_wait + 1 / shape.read_rate + 1 / shape.write_rate);
+        EXPECT_LE(cost.seconds - compute, 1.05 * optimal_wait + 1 / named.shape.read_rate + 1 / named.shape.write_rate);
       }
     }
   }
