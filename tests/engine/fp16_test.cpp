@@ -39,14 +39,9 @@ class Fp16Test : public testing::Test {
   Fp16Test() { test::write_tiny_model(folder_.path() / "model"); }
 
   EngineConfig config(TierKind home = TierKind::Device, LossScaleConfig scale = {}) const {
-    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    EngineConfig config = test::tiny_engine_on(home, folder_.path() / "model", folder_.path());
     config.param_type = DType::F16;
     config.loss_scale = scale;
-    config.param_home = config.optimizer_home = home;
-    config.grad_home = home == TierKind::Device ? TierKind::Device : TierKind::Host;
-    config.nvme_paths = {folder_.path()};
-    config.nvme_budget = std::uint64_t{64} << 20;
-    config.slot_bytes = std::uint64_t{256} << 10;
     return config;
   }
   // Masters, moments and everything else that a checkpoint holds of tensors.

@@ -42,13 +42,8 @@ class OptimizerStatesTest : public testing::Test {
   OptimizerStatesTest() { test::write_tiny_model(folder_.path() / "model"); }
 
   EngineConfig config(const OptimizerConfig& optimizer, TierKind home = TierKind::Device) const {
-    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    EngineConfig config = test::tiny_engine_on(home, folder_.path() / "model", folder_.path());
     config.optimizer = optimizer;
-    config.param_home = config.optimizer_home = home;
-    config.grad_home = home == TierKind::Device ? TierKind::Device : TierKind::Host;
-    config.nvme_paths = {folder_.path()};
-    config.nvme_budget = std::uint64_t{64} << 20;
-    config.slot_bytes = std::uint64_t{256} << 10;
     return config;
   }
   std::vector<float> all_parameters(Engine& engine) const {
@@ -225,7 +220,8 @@ TEST_F(OptimizerStatesTest, AnotherOptimizerCannotTakeOverWhatItDoesNotKnow) {
 TEST_F(OptimizerStatesTest, NarrowStatesTakeAThirdOfTheDrive) {
   const PerTier exact = Engine::plan(config(kExact, TierKind::Nvme)).need;
   const PerTier narrow = Engine::plan(config(kNarrow, TierKind::Nvme)).need;
-  EXPECT_NEAR(static_cast<double>(narrow[2]) / static_cast<double>(exact[2]), 6.03 / 14, 0.015);  // small shards, rounded up
+  EXPECT_NEAR(static_cast<double>(narrow[2]) / static_cast<double>(exact[2]), 6.03 / 14,
+              0.015);  // small shards, rounded up
 }
 
 // Codes and scales aren't whole pages of memory, and their homes are.

@@ -46,6 +46,19 @@ inline engine::EngineConfig tiny_engine(const std::filesystem::path& model) {
   return config;
 }
 
+// All of it at home on one tier, gradients beside the host's at the farthest, in small pages.
+inline engine::EngineConfig tiny_engine_on(offload::TierKind home, const std::filesystem::path& model,
+                                           const std::filesystem::path& drive) {
+  using offload::TierKind;
+  engine::EngineConfig config = tiny_engine(model);
+  config.param_home = config.optimizer_home = home;
+  config.grad_home = home == TierKind::Device ? TierKind::Device : TierKind::Host;
+  config.nvme_paths = {drive};
+  config.nvme_budget = std::uint64_t{64} << 20;
+  config.slot_bytes = std::uint64_t{256} << 10;
+  return config;
+}
+
 // Two sequences of random tokens; the last position of each has nothing to predict.
 inline data::Batch tiny_batch(std::uint64_t seed, std::int64_t tokens_each = kTinyTokens) {
   std::mt19937_64 random(seed);

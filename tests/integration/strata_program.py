@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.torch import save_file
 from token_file import SampleStore
 
 VOCAB_SIZE = 1003  # of tools/tiny_models.py
@@ -122,6 +124,20 @@ def tensors_of(path):
     """{name: torch tensor} of one safetensors file."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}
+
+
+def change_tensors(path, change):
+    """Lets change({name: tensor}) alter the tensors of one safetensors file in place."""
+    tensors = tensors_of(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def with_tensors(folder, copy, change):
+    """A copy of a model whose tensors change() has altered in place."""
+    shutil.copytree(folder, copy)
+    change_tensors(copy / "model.safetensors", change)
+    return copy
 
 
 def bits(tensor):

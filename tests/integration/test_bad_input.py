@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from strata_program import homes, run_strata, tensors_of, train_options, words_of, write_tokens
+from strata_program import change_tensors, homes, run_strata, train_options, words_of, write_tokens
 
 USAGE, DOES_NOT_FIT, BAD_DATA, IO_FAILED = 2, 3, 4, 5
 
@@ -41,11 +41,7 @@ class Trial:
 
     def rewrite(self, change):
         """Applies `change` to the tensors of the model."""
-        from safetensors.torch import save_file
-
-        tensors = tensors_of(self.weights)
-        change(tensors)
-        save_file(tensors, self.weights, metadata={"format": "pt"})
+        change_tensors(self.weights, change)
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ Run by ctest, or by hand: STRATA_BIN=build/bin/strata python -m pytest tests/int
 import json
 import math
 import re
-import shutil
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
 from strata_program import (
     ALL_NVME,
     assert_same_bits,
@@ -20,6 +18,7 @@ from strata_program import (
     small_host,
     tensors_of,
     train,
+    with_tensors,
     write_tokens,
 )
 
@@ -217,14 +216,6 @@ def test_rate_of_zero_returns_the_weights_and_export_agrees_with_config(dtype, t
 # --- Where fp16 ends ----------------------------------------------------------------------------------------------
 
 
-def copy_with(folder, out, change):
-    shutil.copytree(folder, out)
-    tensors = tensors_of(out / "model.safetensors")
-    change(tensors)
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    return out
-
-
 @pytest.mark.parametrize("placement", ["device", "nvme"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_weight_that_fp16_cannot_hold_is_refused_with_tensor_and_value(dtype, placement, tiny, tmp_path):
@@ -234,7 +225,7 @@ def test_weight_that_fp16_cannot_hold_is_refused_with_tensor_and_value(dtype, pl
     def widen(tensors):
         tensors[name][3, 5] = -1e5
 
-    folder = copy_with(tiny("llama", dtype=dtype), tmp_path / "model", widen)
+    folder = with_tensors(tiny("llama", dtype=dtype), tmp_path / "model", widen)
     write_tokens(tmp_path / "data.tok", LENGTHS)
     (tmp_path / "nvme").mkdir()
     options = {**PLACEMENTS[placement], "strata.nvme.paths": tmp_path / "nvme"}
@@ -253,7 +244,7 @@ def test_weights_up_to_the_largest_fp16_number_are_taken(tiny, tmp_path):
     def edge(tensors):
         tensors["model.embed_tokens.weight"][1000, :4] = torch.tensor([65504.0, -65519.0, 2.0**-24, 2.0**-30])
 
-    folder = copy_with(tiny("llama"), tmp_path / "model", edge)
+    folder = with_tensors(tiny("llama"), tmp_path / "model", edge)
     write_tokens(tmp_path / "data.tok", LENGTHS, vocab_size=900)
     result = train(folder, tmp_path / "data.tok", tmp_path / "out", fp16=True, max_steps=1, weight_decay=0)
     # Nobody looked this row up, so its fp32 masters are what was read.
@@ -269,7 +260,7 @@ def test_norm_weights_times_ten_thousand_stop_the_run_with_advice(tiny, tmp_path
             if "norm" in name:
                 tensors[name] *= 1e4
 
-    folder = copy_with(tiny("llama"), tmp_path / "model", blow_up)
+    folder = with_tensors(tiny("llama"), tmp_path / "model", blow_up)
     write_tokens(tmp_path / "data.tok", LENGTHS)
     result = train(
         folder, tmp_path / "data.tok", tmp_path / "out", fp16=True, max_steps=100, expect=DATA_ERROR,

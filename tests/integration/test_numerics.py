@@ -4,12 +4,19 @@ The ids name the kinds of error. Run by ctest, or by hand:
 STRATA_BIN=build/bin/strata python -m pytest tests/integration/test_numerics.py
 """
 
-import shutil
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from strata_program import ALL_NVME, assert_same_bits, assert_same_run, homes, tensors_of, train, write_tokens
+from strata_program import (
+    ALL_NVME,
+    assert_same_bits,
+    assert_same_run,
+    homes,
+    tensors_of,
+    train,
+    with_tensors,
+    write_tokens,
+)
 from torch_reference import assert_moved_alike, load, torch_run, weights_of
 
 torch.set_num_threads(1)
@@ -159,15 +166,6 @@ def test_clipping_is_that_of_torch_in_every_tier(kind, limit, tiny, tmp_path, tr
 
 
 # --- Weight decay -------------------------------------------------------------------------------------------------
-
-
-def with_tensors(folder, copy, change):
-    """A copy of the model whose tensors change() has altered in place."""
-    shutil.copytree(folder, copy)
-    tensors = tensors_of(copy / "model.safetensors")
-    change(tensors)
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    return copy
 
 
 def without_gradients(tensors):

@@ -5,12 +5,10 @@ Run by ctest, or by hand: STRATA_BIN=build/bin/strata python -m pytest tests/int
 
 import itertools
 import json
-import shutil
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
 from strata_program import (
     ALL_NVME,
     assert_same_bits,
@@ -19,6 +17,7 @@ from strata_program import (
     small_host,
     tensors_of,
     train,
+    with_tensors,
     write_tokens,
 )
 from torch_reference import assert_moved_alike, load, loss_sum, torch_run, weights_of
@@ -203,12 +202,12 @@ def test_fp32_weights_survive_a_bf16_run_with_rate_zero_because_the_master_is_fp
 
 
 def test_second_equal_head_of_a_tied_model_is_kept(tiny, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny("llama", tied=True), folder)
+    def add_head(tensors):
+        assert "lm_head.weight" not in tensors
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    folder = with_tensors(tiny("llama", tied=True), tmp_path / "model", add_head)
     tensors = tensors_of(folder / "model.safetensors")
-    assert "lm_head.weight" not in tensors
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_tokens(tmp_path / "data.tok", (9, 31))
     weights = train(folder, tmp_path / "data.tok", tmp_path / "out").weights()
     assert weights.keys() == tensors.keys()
@@ -273,12 +272,11 @@ def test_skipped_step_does_not_move_the_learning_rate(tiny, tmp_path):
 # NUM-27: zeros were put in place of what is not finite, and step count, moments and decay moved on.
 @pytest.mark.parametrize("placement", PLACEMENTS_OF_SKIPS, ids=["device", "host", "nvme"])
 def test_gradient_that_is_not_finite_changes_no_bit_and_training_goes_on(placement, tiny, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny("llama", **STREAMED), folder)
-    tensors = tensors_of(folder / "model.safetensors")
-    # Token 1 is in no random sample. Large values would not do: the norms scale any finite row down.
-    tensors["model.embed_tokens.weight"][1] = float("inf")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    def ruin_a_row(tensors):
+        # Token 1 is in no random sample. Large values would not do: the norms scale any finite row down.
+        tensors["model.embed_tokens.weight"][1] = float("inf")
+
+    folder = with_tensors(tiny("llama", **STREAMED), tmp_path / "model", ruin_a_row)
     samples = write_tokens(tmp_path / "data.tok", (9, 31, 12, 26))
     samples[2][5] = 1
     write_tokens(tmp_path / "data.tok", (), tokens=samples)
