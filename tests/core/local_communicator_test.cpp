@@ -29,7 +29,10 @@ TEST(LocalCommunicator, EveryCollectiveLeavesTheValuesAsTheyAre) {
 
   communicator.all_gather(*stream, full);
   communicator.reduce_scatter(*stream, full);
+  communicator.all_to_all(*stream, full);
   communicator.all_reduce_sum(sums);
+  communicator.all_gather_values(sums);
+  communicator.broadcast({full.data, full.bytes()}, 0);
   communicator.barrier();
   stream->record().wait();
 

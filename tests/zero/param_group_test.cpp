@@ -32,8 +32,13 @@ class SecondOfTwo final : public Communicator {
     stream.launch([full] { test::stamp({full.data, full.bytes() / 2}, 555); });
   }
   void reduce_scatter(Stream&, TensorSpan) override {}
+  void all_to_all(Stream&, TensorSpan) override {}
   void all_reduce_sum(std::span<double>) override {}
+  void all_gather_values(std::span<double>) override {}
+  void broadcast(std::span<std::byte>, std::size_t) override {}
   void barrier() override {}
+  void abort(std::exception_ptr) override {}
+  CommStats stats() const override { return {}; }
 };
 
 // A group of one parameter with its own streams, driven without a layer runner.
