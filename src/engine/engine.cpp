@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 #include "core/error.h"
@@ -12,7 +13,9 @@ EvalSummary Engine::Impl::evaluate(const data::Batch& batch) {
   use_schedule(Mode::Forward);
   (void)busy_.take();  // nobody asks for it here, and a long evaluation must not pile it up
   const zero::LossSum loss = runner_->evaluate(view_of(batch));
-  return {loss.loss_sum, loss.tokens};
+  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  comm_.all_reduce_sum(sums);
+  return {sums[0], static_cast<std::int64_t>(sums[1])};
 }
 
 std::vector<std::int64_t> Engine::Impl::generate(std::vector<std::int64_t> prompt, std::size_t max_new,
@@ -115,6 +118,9 @@ const hf::ModelConfig& Engine::model_config() const {
 }
 const EngineConfig& Engine::config() const {
   return impl_->config;
+}
+Communicator& Engine::communicator() const {
+  return impl_->communicator();
 }
 std::string Engine::compute_name() const {
   return impl_->compute_name();

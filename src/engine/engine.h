@@ -74,7 +74,7 @@ class Engine {
   StepSummary train_step(std::span<const data::Batch> micro_batches, double learning_rate);
   // Blocks until the update that may still run has ended. The next step's times and bytes begin here.
   void wait();
-  // Sum of token losses; weights and states do not change.
+  // Sum of token losses over the batches of all ranks; weights and states do not change.
   EvalSummary evaluate(const data::Batch& batch);
   // Continues `prompt` greedily by at most `max_new` tokens, stopping at an end-of-sequence token; on_token gets each
   // new token. The whole context runs again for every token. Requires: prompt.size() + max_new <= config.max_tokens.
@@ -85,6 +85,8 @@ class Engine {
   const MemoryPlan& memory_plan() const;
   const hf::ModelConfig& model_config() const;
   const EngineConfig& config() const;
+  // The ranks that train together; one where the configuration named none.
+  Communicator& communicator() const;
   // The type in which products run: "fp32", "bf16" or "fp16".
   std::string compute_name() const;
   std::uint64_t parameters() const;

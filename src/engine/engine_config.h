@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/dtype.h"
 #include "core/optimizer_config.h"
 #include "core/trace.h"
@@ -92,6 +94,11 @@ struct EngineConfig {
   std::size_t io_threads = 0;       // of the thread backend
   std::size_t compute_threads = 0;  // fp32 products of MKL may change bits with this one
   std::uint64_t seed = 42;
+
+  // The ranks that train together, this one among them; null: this process alone. All have the same configuration but
+  // for this field, `trace`, and paths.
+  std::shared_ptr<Communicator> comm;
+  std::size_t local_ranks = 1;  // of them, those that share this machine's memory and cores
   // For tests: streams run late and poison what is released.
   bool adversarial_streams = false;
 };

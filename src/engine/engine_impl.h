@@ -47,6 +47,7 @@ class Engine::Impl {
   std::string description() const;
   std::uint64_t parameters() const;
   BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
+  Communicator& communicator() const { return comm_; }
   void wait() { use_schedule(Mode::None); }
   std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
@@ -138,7 +139,8 @@ class Engine::Impl {
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
   cpu_adam::CpuShardMath device_math_;
-  LocalCommunicator comm_;
+  const std::shared_ptr<Communicator> communicator_;  // never null
+  Communicator& comm_;
   SlotPool pages_;
   std::optional<SlotPool> grad_staging_;
   std::vector<Buffer> update_staging_;

@@ -95,7 +95,8 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.loss_scale = state.loss_scale.scale;
   const double seed = gradient_seed(state.loss_scale, tokens);
   for (zero::BatchView& view : views) view.loss_scale = seed;
-  const zero::LossSum loss = run_micro_batches(views, learning_rate, tokens);
+  zero::LossSum loss = run_micro_batches(views, learning_rate, tokens);
+  comm_.all_reduce_sum({&loss.loss_sum, 1});
   summary.tokens = static_cast<std::int64_t>(tokens);
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 

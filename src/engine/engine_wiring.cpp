@@ -64,6 +64,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       host_math_(*pool_),
       adder_math_(*one_thread_),
       device_math_(*device_thread_),
+      communicator_(config.comm ? config.comm : std::make_shared<LocalCommunicator>()),
+      comm_(*communicator_),
       pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
       file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
       host_tier_(host_budget_),
@@ -101,7 +103,10 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   choose_update_sites();
   wire();
   const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
-  compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
+  compute_stream_->launch([threads, allocator = torch_allocator_.get()] {
+    allocator->pay_on_this_thread();
+    zero::set_torch_threads(threads);
+  });
 }
 
 std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {

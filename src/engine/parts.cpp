@@ -57,7 +57,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
   if (config.training && config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device) {
     parts.update_costs = measure_update_costs(config.optimizer, config.param_type, config.adam_threads);
   }
-  parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, 1);
+  parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, config.comm ? config.comm->world() : 1);
   return parts;
 }
 

@@ -7,6 +7,7 @@
 #include <new>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "core/bytes.h"
 
@@ -15,10 +16,21 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
+// Those that live, the newest last, and what torch used before the first of them.
+struct Installed {
+  std::mutex mutex;
+  std::vector<c10::Allocator*> allocators;
+  c10::Allocator* before = nullptr;
+};
+Installed& installed() {
+  static Installed all;
+  return all;
+}
+
 }  // namespace
 
 // Who pays for which address. Shared with the header of every allocation, because tensors may outlive the allocator.
-class TorchAllocator::Ledger {
+class TorchAllocator::Ledger : public std::enable_shared_from_this<Ledger> {
  public:
   explicit Ledger(Budget& budget) : budget_(budget) {}
 
@@ -48,29 +60,42 @@ class TorchAllocator::Ledger {
   std::unordered_map<void*, Reservation> reservations_;  // guarded by mutex_
 };
 
-TorchAllocator::TorchAllocator(Budget& budget)
-    : ledger_(std::make_shared<Ledger>(budget)), previous_(c10::GetCPUAllocator()) {
+thread_local TorchAllocator::Ledger* TorchAllocator::paying_ = nullptr;
+
+TorchAllocator::TorchAllocator(Budget& budget) : ledger_(std::make_shared<Ledger>(budget)) {
+  Installed& all = installed();
+  const std::lock_guard lock(all.mutex);
+  if (all.allocators.empty()) all.before = c10::GetCPUAllocator();
+  all.allocators.push_back(this);
   c10::SetCPUAllocator(this);
 }
 
 TorchAllocator::~TorchAllocator() {
-  c10::SetCPUAllocator(previous_);
+  Installed& all = installed();
+  const std::lock_guard lock(all.mutex);
+  std::erase(all.allocators, this);
+  c10::SetCPUAllocator(all.allocators.empty() ? all.before : all.allocators.back());
   ledger_->close();
+}
+
+void TorchAllocator::pay_on_this_thread() {
+  paying_ = ledger_.get();
 }
 
 c10::DataPtr TorchAllocator::allocate(std::size_t bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (bytes == 0) return {nullptr, nullptr, &TorchAllocator::release, cpu};
   const std::size_t rounded = align_up(bytes, kAlignment) + kAlignment;
-  Reservation reservation = ledger_->reserve(rounded);
+  Ledger& ledger = paying_ != nullptr ? *paying_ : *ledger_;
+  Reservation reservation = ledger.reserve(rounded);
   void* const block = std::aligned_alloc(kAlignment, rounded);
   if (block == nullptr) throw std::bad_alloc();
   // The 64 bytes before the data keep the ledger alive and tell the deleter, which is a plain function, where it is.
   static_assert(sizeof(std::shared_ptr<Ledger>) <= kAlignment);
-  ::new (block) std::shared_ptr<Ledger>(ledger_);
+  ::new (block) std::shared_ptr<Ledger>(ledger.shared_from_this());
   void* const data = static_cast<std::byte*>(block) + kAlignment;
   c10::DataPtr result(data, data, &TorchAllocator::release, cpu);
-  ledger_->add(data, std::move(reservation));
+  ledger.add(data, std::move(reservation));
   return result;
 }
 
