@@ -144,7 +144,7 @@ std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpe
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (owner(g) == g) continue;
     offload::ShardSpec spec = groups[g].grad;
-    spec.in_turn_with = grads[owner(g)];
+    spec.within = {grads[owner(g)], 0};
     grads[g] = store_->add(spec);
   }
   return grads;
