@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "zero/flat_layout.h"
 
@@ -40,5 +42,26 @@ inline FlatRange updated_range(const FlatLayout& layout, const Partition& partit
 constexpr bool adds_locally(const Partition& partition, std::size_t contributions, std::size_t summed_first) {
   return !partition.grad && contributions > (summed_first > 1 ? summed_first : 1);
 }
+
+// How a run divides its groups among ranks.
+struct Division {
+  int stage = 3;
+  std::uint64_t whole_below = 0;  // stage 3: groups with fewer elements keep their parameters whole
+  std::size_t rank = 0;
+  bool by_micro_batch = false;  // GradReducer::Options::Order: nothing is added locally
+};
+
+// One group on one rank.
+struct GroupDivision {
+  Partition partition;
+  FlatRange updated;
+  bool adds_locally = false;
+  std::size_t numel = 0;  // of the flat layout
+};
+
+// `contributions` and `summed_first` as GradReducer::Options has them; empty without training.
+std::vector<GroupDivision> divide(std::span<const FlatLayout> layouts, const Division& division,
+                                  std::span<const std::size_t> contributions = {},
+                                  std::span<const std::size_t> summed_first = {});
 
 }  // namespace strata::zero
