@@ -61,6 +61,7 @@ double hash_of_plan(const MemoryPlan& plan) {
   hash.add(plan.ahead);
   hash.add(plan.accumulation);
   hash.add(plan.grad_type);
+  hash.add(plan.held_layers);
   for (const zero::GroupDivision& group : plan.divisions) {
     hash.add(group.numel);
     hash.add(group.partition.param);

@@ -60,6 +60,9 @@ struct EngineConfig {
   // Layers whose activations are computed again in backward instead of kept; at most all but the first and the last.
   // Absent: those that do not fit. Changes no bit.
   std::optional<std::uint64_t> recomputed_layers;
+  // Layers, counted from the loss, whose parameters stay gathered from their first use in a step to their last. Absent:
+  // on several ranks in stage 3 those that the device budget has room for, else none. Changes no bit.
+  std::optional<std::uint64_t> held_layers;
   AdamWConfig adamw;
   // For fp16: gradients of the scaled loss. Changes bits; a scale that is a power of two only where a 16-bit gradient
   // over- or underflows.

@@ -109,7 +109,8 @@ hf::TensorCatalog Engine::Impl::checked_catalog() const {
 
 void Engine::Impl::fill_from(const ParamSource& source, offload::ShardId shard, std::size_t group,
                              std::size_t elements_per_value) {
-  fill_shard(*store_, shard, compute_->layouts()[group], shards_[group].first / compute_->layouts()[group].shard_numel(), elements_per_value,
+  fill_shard(*store_, shard, compute_->layouts()[group],
+             shards_[group].first / compute_->layouts()[group].shard_numel(), elements_per_value,
              [&](std::size_t param, std::uint64_t first, TensorSpan destination) {
                source({group, param}, first, destination);
              });

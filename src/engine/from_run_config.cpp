@@ -81,6 +81,7 @@ EngineConfig engine_config(const RunConfig& run) {
   if (const AutoCount& layers = run.strata.recompute.layers) {
     config.recomputed_layers = static_cast<std::uint64_t>(*layers);
   }
+  if (run.strata.held_layers) config.held_layers = static_cast<std::uint64_t>(*run.strata.held_layers);
   config.delay_update = run.strata.delay_update;
   config.zero_stage = static_cast<int>(run.strata.zero_stage);
   config.persistence_threshold = static_cast<std::uint64_t>(run.strata.persistence_threshold);

@@ -31,6 +31,9 @@ struct PlanRequest {
   std::uint64_t activation_bytes = 0;        // upper bound of torch's tensors, of any mode that will run
   std::uint64_t open_micro_batch_bytes = 0;  // what each further open micro-batch adds to them
   std::uint64_t graph_bytes = 0;             // what a layer adds to them, per open micro-batch, that keeps its graph
+  // Layers, counted from the loss, whose parameters stay gathered from their first use in a step to their last; absent:
+  // on several ranks in stage 3 those that the device budget has room for, else none.
+  std::optional<std::uint64_t> held_layers;
   // Layers that recompute; absent: the plan keeps the graphs that the device budget has room for.
   std::optional<std::uint64_t> recomputed_layers;
   PerTier budgets{};                                        // 0 for nvme: there is no such tier
@@ -58,6 +61,7 @@ struct MemoryPlan {
   std::vector<zero::GroupDivision> divisions;  // per group
   std::vector<std::size_t> grad_homes;         // per group, the group whose home its gradient uses
   std::size_t kept_graphs = 0;                 // layers, counted from the loss, that do not recompute
+  std::size_t held_layers = 0;                 // counted from the loss, that are gathered once a step
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
   std::vector<zero::SlotClass> grad_sum_slots;  // for gradients that are summed on the device before they travel

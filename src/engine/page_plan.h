@@ -11,8 +11,8 @@
 
 namespace strata::engine {
 
-// Of `pool`, the slots that pages pass through while drive and computing are busy: the others keep pages. Rates that are
-// not known count as 2 GB/s here and below.
+// Of `pool`, the slots that pages pass through while drive and computing are busy: the others keep pages. Rates that
+// are not known count as 2 GB/s here and below.
 std::size_t passing_slots(const DriveRates& rates, const offload::PoolSize& pool);
 
 struct PagePlan {

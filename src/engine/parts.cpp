@@ -133,6 +133,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.open_micro_batch_bytes = parts.open_micro_batch_bytes;
   request.graph_bytes = parts.graph_bytes;
   request.recomputed_layers = config.recomputed_layers;
+  request.held_layers = config.held_layers;
   request.early_updates = update_time(config) == zero::UpdateTime::DuringBackward;
   if (config.accumulation != Accumulation::Auto) {
     request.accumulation =

@@ -96,8 +96,9 @@ std::optional<MemoryPlan> Planner::best_of(std::span<const Placement> placements
         if (!fits(plan) && may_keep_states_on_device(plan)) keep_states_on_device(plan, order);
         if (!fits(plan)) continue;
         use_spare_host_memory(plan, order);
-        use_spare_device_memory(plan, order);
-        const double cost = cost_of(plan, order);
+        StepOrder held = order;
+        use_spare_device_memory(plan, held);
+        const double cost = cost_of(plan, held);
         if (!best || cost < best->cost) best = Candidate{std::move(plan), cost};
       }
     }
@@ -116,26 +117,24 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   order.accumulation = accumulation;
   order.visits =
       training_ ? zero::train_visits(compute, request_.micro_batches, accumulation) : zero::forward_visits(compute);
-  std::vector<std::size_t> gathers(group_bytes_.size(), 0);
-  for (const zero::Action& action : zero::plan_actions(order.visits, zero::GatherAhead::None)) {
-    if (action.kind != zero::Action::Kind::Unshard) continue;
-    order.gathered += group_bytes_[action.index];
-    ++gathers[action.index];
-  }
   if (!training_) {
     order.divisions = zero::divide(compute.layouts(), request_.division);
-    for (std::size_t g = 0; g < gathers.size(); ++g) order.sent += sent_for(g, order, 0, 1, gathers[g]);
+    order.contributions.assign(group_bytes_.size(), 0);
+    order.summed_first.assign(group_bytes_.size(), 1);
+    hold(order, 0);
     return order;
   }
-  const std::vector<std::size_t> all = zero::count_contributions(order.visits, group_bytes_.size());
-  std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
+  std::vector<std::size_t>& all = order.contributions;
+  std::vector<std::size_t>& first = order.summed_first;
+  all = zero::count_contributions(order.visits, group_bytes_.size());
+  first = zero::leading_contributions(order.visits, group_bytes_.size());
   // One by one, in the order of the global batch.
   const std::size_t rows = request_.division.by_micro_batch ? world() : 1;
   if (rows > 1) std::fill(first.begin(), first.end(), 1);
   order.divisions = zero::divide(compute.layouts(), request_.division, all, first);
+  hold(order, request_.held_layers.value_or(0));
   for (std::size_t g = 0; g < all.size(); ++g) {
     const zero::GroupDivision& group = order.divisions[g];
-    order.sent += sent_for(g, order, all[g], first[g], gathers[g]);
     // Where ranks add up first only a row of what is reduced goes home.
     const bool row = group.partition.grad && rows == 1;
     const std::uint64_t one = row ? group_bytes_[g] / group.numel * group.updated.numel : group_bytes_[g];
@@ -167,9 +166,33 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   return order;
 }
 
-std::uint64_t Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t contributions, std::size_t first,
-                                std::size_t gathers) const {
+void Planner::hold(StepOrder& order, std::size_t layers) const {
+  order.held_layers = std::min(layers, request_.compute->layers());
+  std::vector<std::size_t> gathers(group_bytes_.size(), 0);
+  order.gathered = 0;
+  for (const zero::Action& action :
+       zero::plan_actions(order.visits, zero::GatherAhead::None, zero::UpdateTime::AfterBackward, held_groups(order))) {
+    if (action.kind != zero::Action::Kind::Unshard) continue;
+    order.gathered += group_bytes_[action.index];
+    ++gathers[action.index];
+  }
+  order.sent = 0;
+  for (std::size_t g = 0; g < gathers.size(); ++g) order.sent += sent_for(g, order, gathers[g]);
+}
+
+std::vector<zero::SlotClass> Planner::gather_slots(const StepOrder& order, const Placement& placement,
+                                                   zero::GatherAhead ahead) const {
+  std::vector<std::vector<std::size_t>> gathered = zero::unsharded_groups(order.visits, held_groups(order));
+  for (std::vector<std::size_t>& groups : gathered) {
+    std::erase_if(groups, [&](std::size_t g) { return gathered_in_place(order.divisions[g], placement); });
+  }
+  return zero::plan_slot_classes(group_bytes_, gathered, ahead == zero::GatherAhead::One ? 2 : 1);
+}
+
+std::uint64_t Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t gathers) const {
   const zero::GroupDivision& group = order.divisions[g];
+  const std::size_t contributions = order.contributions[g];
+  const std::size_t first = order.summed_first[g];
   if (world() == 1) return 0;
   const std::uint64_t in_type = group_bytes_[g];
   const std::uint64_t in_home = group.numel * bytes_of(grad_type());
@@ -255,16 +278,10 @@ MemoryPlan Planner::minimal(const StepOrder& order, const Placement& placement, 
   plan.pins_at_once = std::max(ShardStore::kMinSlots, 2 + request_.states.size());
   plan.slots = plan.pins_at_once;
   const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
-  std::vector<std::vector<std::size_t>> gathered, made;
-  std::vector<std::vector<std::size_t>> summed;
-  for (const zero::Visit& visit : order.visits) {
-    std::vector<std::size_t>& groups = gathered.emplace_back();
-    for (const std::size_t g : visit.groups) {
-      if (!gathered_in_place(order.divisions[g], placement)) groups.push_back(g);
-    }
-    made.push_back(visit.grad_groups);
-  }
-  plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
+  std::vector<std::vector<std::size_t>> made;
+  for (const zero::Visit& visit : order.visits) made.push_back(visit.grad_groups);
+  plan.held_layers = order.held_layers;
+  plan.gather_slots = gather_slots(order, placement, ahead);
   if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
   if (placement.grad != TierKind::Device && order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
   // A home on the device holds the sum itself, unless it is narrower than the sum or the ranks' sums come to it; a

@@ -43,10 +43,12 @@ struct StepOrder {
   std::vector<std::size_t> grad_homes;  // in device or host memory
   std::uint64_t grad_home_bytes = 0;    // of these
   std::vector<zero::GroupDivision> divisions;
-  std::uint64_t local_grad_bytes = 0;  // where ranks add by themselves first
-  std::uint64_t grads_in_these = 0;    // gradients that are parts of those where they are in memory
-  std::uint64_t sent = 0;              // bytes to other ranks in one step
-  std::size_t open = 1;                // micro-batches at the same time
+  std::uint64_t local_grad_bytes = 0;                    // where ranks add by themselves first
+  std::uint64_t grads_in_these = 0;                      // gradients that are parts of those where they are in memory
+  std::vector<std::size_t> contributions, summed_first;  // per group
+  std::size_t held_layers = 0;
+  std::uint64_t sent = 0;  // bytes to other ranks in one step
+  std::size_t open = 1;    // micro-batches at the same time
 };
 
 class Planner {
@@ -64,10 +66,18 @@ class Planner {
   std::size_t world() const { return request_.compute->layouts().front().world(); }
   // Whether the gathered parameters are the home itself.
   bool gathered_in_place(const zero::GroupDivision& group, const Placement& placement) const;
-  // Of a group with so many contributions in one step, the first ones summed on the device, and so many gathers.
-  std::uint64_t sent_for(std::size_t group, const StepOrder& order, std::size_t contributions, std::size_t first,
-                         std::size_t gathers) const;
+  // Of a group with so many gathers in one step.
+  std::uint64_t sent_for(std::size_t group, const StepOrder& order, std::size_t gathers) const;
   StepOrder order_of(zero::Accumulation accumulation) const;
+  // Counts gathers and what is sent for as many held layers.
+  void hold(StepOrder& order, std::size_t layers) const;
+  std::vector<zero::SlotClass> gather_slots(const StepOrder& order, const Placement& placement,
+                                            zero::GatherAhead ahead) const;
+  std::vector<bool> held_groups(const StepOrder& order) const {
+    return training_ ? zero::last_groups(*request_.compute, order.held_layers) : std::vector<bool>{};
+  }
+  // Spare device memory, as much as fits.
+  void hold_layers(MemoryPlan& plan, StepOrder& order) const;
   std::vector<Placement> placements() const;
   std::uint64_t smallest_slot() const;
   // A class of shards: on its home, but for the share that stays in host memory, and what lies on the device besides.
@@ -99,9 +109,10 @@ class Planner {
   void grow_slots(MemoryPlan& plan, const StepOrder& order) const;
   // More slots cache what would be read again.
   void use_spare_host_memory(MemoryPlan& plan, const StepOrder& order) const;
-  // Graphs first: what fits need not be computed twice, and computing is what a step has most of. Then staging, which
-  // serves every update, and at last states, each of which saves only its own way over a drive or a link.
-  void use_spare_device_memory(MemoryPlan& plan, const StepOrder& order) const;
+  // Graphs first: what fits need not be computed twice, and computing is what a step has most of. Then, where they come
+  // from other ranks, parameters, then staging, which serves every update, and at last states, each of which saves only
+  // its own way over a drive or a link.
+  void use_spare_device_memory(MemoryPlan& plan, StepOrder& order) const;
   // Whether spare device memory may take states: where their home was left open.
   bool may_keep_states_on_device(const MemoryPlan& plan) const;
   // As many as the spare memory holds.

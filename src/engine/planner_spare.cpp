@@ -52,12 +52,31 @@ void Planner::use_spare_host_memory(MemoryPlan& plan, const StepOrder& order) co
   plan.look_ahead_bytes = request_.look_ahead_bytes.value_or(std::min<std::uint64_t>(pages / 2, 256_MiB));
 }
 
-void Planner::use_spare_device_memory(MemoryPlan& plan, const StepOrder& order) const {
+void Planner::hold_layers(MemoryPlan& plan, StepOrder& order) const {
+  const auto holding = [&](std::size_t layers) {
+    MemoryPlan held = plan;
+    hold(order, layers);
+    held.held_layers = order.held_layers;
+    held.sent_per_step = order.sent;
+    held.gather_slots = gather_slots(order, plan.placement, plan.ahead);
+    fill_rows(held, order);
+    return held;
+  };
+  std::size_t fit = 0, end = request_.compute->layers() + 1;  // fits and does not, or is not there
+  while (end - fit > 1) {
+    const std::size_t layers = fit + (end - fit) / 2;
+    (fits(holding(layers)) ? fit : end) = layers;
+  }
+  plan = holding(fit);
+}
+
+void Planner::use_spare_device_memory(MemoryPlan& plan, StepOrder& order) const {
   if (!request_.recomputed_layers && graph_bytes(order) > 0) {
     plan.kept_graphs = std::min<std::uint64_t>(spare_on_device(plan) / graph_bytes(order), graphs());
     fill_rows(plan, order);
   }
   if (!training_) return;
+  if (world() > 1 && request_.division.stage == 3 && !request_.held_layers) hold_layers(plan, order);
   if (request_.update_site == UpdateSite::Auto) {
     MemoryPlan streaming = plan;
     streaming.updates.site = UpdateSite::Auto;

@@ -106,6 +106,7 @@ struct StrataConfig {
   bool accumulate_in_fp32 = true;  // gradients of several micro-batches
   std::int64_t loss_chunk = 256;   // tokens of one piece of the logits
   RecomputeChoice recompute;
+  AutoCount held_layers;  // auto = on several ranks those that fit, else none
   UpdateSiteChoice update_site = UpdateSiteChoice::Auto;
   bool delay_update = false;      // updates wait for all gradients, as with clipping
   AutoBytes prefetch;             // bytes fetched ahead of their use

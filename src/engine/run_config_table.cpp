@@ -244,6 +244,9 @@ void add_strata(std::vector<Setting>& rows) {
       "strata.recompute", "", STRATA_FIELD(strata.recompute), kAny,
       "Layers whose activations are computed again in backward: all, none, or how many (the first ones); auto = those "
       "that do not fit the device budget.");
+  s.add("strata.held_layers", "", STRATA_FIELD(strata.held_layers), kNotNegative,
+        "Layers, counted from the loss, whose weights stay gathered from forward to backward; auto = on several ranks "
+        "those that the device has room for.");
   s.add(
       "strata.update_site", "", STRATA_FIELD(strata.update_site), kAny,
       "Where updates run: host = on the processor; device = on the device where the states are at home there; streamed "

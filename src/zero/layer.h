@@ -77,8 +77,8 @@ class Model {
   // stored layer inputs, and the largest layer's recomputation and backward. Gathered weights and flat gradients
   // excluded.
   virtual std::uint64_t activation_bytes(std::int64_t sequences, std::int64_t tokens_each) const = 0;
-  // What each further micro-batch adds to it that is open at the same time and is not the one being computed: its stored
-  // layer inputs or the gradient that takes their place, and its ids.
+  // What each further micro-batch adds to it that is open at the same time and is not the one being computed: its
+  // stored layer inputs or the gradient that takes their place, and its ids.
   virtual std::uint64_t open_micro_batch_bytes(std::int64_t sequences, std::int64_t tokens_each) const = 0;
   // What each block adds to it per open micro-batch whose graph is kept from forward to backward.
   virtual std::uint64_t graph_bytes(std::int64_t sequences, std::int64_t tokens_each) const = 0;

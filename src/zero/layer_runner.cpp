@@ -5,8 +5,14 @@
 namespace strata::zero {
 
 LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-                         GatherAhead ahead, BusyTimes& times)
-    : compute_(compute), groups_(groups), reducer_(reducer), streams_(streams), ahead_(ahead), times_(times) {}
+                         GatherAhead ahead, BusyTimes& times, std::vector<bool> held)
+    : compute_(compute),
+      groups_(groups),
+      reducer_(reducer),
+      streams_(streams),
+      ahead_(ahead),
+      times_(times),
+      held_(std::move(held)) {}
 
 LossSum LayerRunner::train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches,
                            const StartUpdate& start_update) {
@@ -44,7 +50,7 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
   for (const Visit& visit : visits) ++left.at(visit.micro_batch);
   std::vector<bool> open(batches.size(), false);
   const UpdateTime time = start_update ? UpdateTime::DuringBackward : UpdateTime::AfterBackward;
-  for (const Action& action : plan_actions(visits, ahead_, time)) {
+  for (const Action& action : plan_actions(visits, ahead_, time, pass == Pass::Train ? held_ : std::vector<bool>{})) {
     switch (action.kind) {
       case Action::Kind::Unshard:
         groups_[action.index].unshard();

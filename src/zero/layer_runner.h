@@ -12,11 +12,12 @@
 
 namespace strata::zero {
 
-// Caller thread only: it queues; compute runs on the compute stream. References must outlive the runner.
+// Caller thread only: it queues; compute runs on the compute stream. References must outlive the runner. `held`: groups
+// that training gathers once a step (plan_actions()).
 class LayerRunner {
  public:
   LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-              GatherAhead ahead, BusyTimes& times);
+              GatherAhead ahead, BusyTimes& times, std::vector<bool> held = {});
 
   // Starts the update of a group whose gradient is complete with the event; the result completes with the update.
   using StartUpdate = std::function<Event(std::size_t group, const Event& gradient)>;
@@ -46,6 +47,7 @@ class LayerRunner {
   Streams streams_;
   GatherAhead ahead_;
   BusyTimes& times_;
+  const std::vector<bool> held_;
   LossSum total_loss_;         // written on the compute stream, read after it was waited for
   std::vector<float> logits_;  // likewise
 };

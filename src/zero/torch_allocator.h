@@ -10,12 +10,11 @@
 
 namespace strata::zero {
 
-// While it lives, CPU tensors are allocated by it: those of threads that called pay_on_this_thread(), and those of all other
-// threads unless a newer allocator lives. 64-byte aligned, reserved with
-// MemoryTag::Activation, rounded up to 64 bytes plus a 64-byte header. used() and peak() are those of the budget's tag.
-// Ownership: tensors may outlive the allocator; their reservations end with it, their memory when they are freed.
-// Threads: tensors are allocated and freed from any thread; construct and destroy while no other thread allocates
-// tensors that it pays for.
+// While it lives, CPU tensors are allocated by it: those of threads that called pay_on_this_thread(), and those of all
+// other threads unless a newer allocator lives. 64-byte aligned, reserved with MemoryTag::Activation, rounded up to 64
+// bytes plus a 64-byte header. used() and peak() are those of the budget's tag. Ownership: tensors may outlive the
+// allocator; their reservations end with it, their memory when they are freed. Threads: tensors are allocated and freed
+// from any thread; construct and destroy while no other thread allocates tensors that it pays for.
 class TorchAllocator final : public c10::Allocator {
  public:
   // Installs itself as torch's CPU allocator until destroyed, in any order. Requires: `budget` outlives it.

@@ -31,6 +31,30 @@ std::vector<std::vector<std::size_t>> finished_groups(const std::vector<Visit>& 
 
 }  // namespace
 
+std::vector<bool> last_groups(const LayerCompute& compute, std::size_t layers) {
+  std::vector<bool> last(compute.layouts().size(), false);
+  for (std::size_t i = 0; i < std::min(layers, compute.layers()); ++i) {
+    for (const std::size_t group : compute.groups_of(compute.layers() - 1 - i)) last[group] = true;
+  }
+  return last;
+}
+
+std::vector<std::vector<std::size_t>> unsharded_groups(const std::vector<Visit>& visits,
+                                                       const std::vector<bool>& held) {
+  std::vector<std::vector<std::size_t>> unsharded;
+  for (const Visit& visit : visits) unsharded.push_back(visit.groups);
+  for (std::size_t group = 0; group < held.size(); ++group) {
+    if (!held[group]) continue;
+    const auto needs = [group](const std::vector<std::size_t>& groups) { return contains(groups, group); };
+    const auto first = std::find_if(unsharded.begin(), unsharded.end(), needs);
+    const auto last = std::find_if(unsharded.rbegin(), unsharded.rend(), needs).base();
+    for (auto visit = first; visit < last; ++visit) {
+      if (!contains(*visit, group)) visit->push_back(group);
+    }
+  }
+  return unsharded;
+}
+
 std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches, Accumulation accumulation) {
   std::vector<Visit> visits;
   const std::size_t last = compute.layers() - 1;
@@ -61,8 +85,10 @@ std::vector<Visit> forward_visits(const LayerCompute& compute) {
   return visits;
 }
 
-std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time) {
+std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time,
+                                 const std::vector<bool>& held) {
   std::vector<Action> actions;
+  const std::vector<std::vector<std::size_t>> stay = unsharded_groups(visits, held);
   std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
   if (time == UpdateTime::DuringBackward) updated = finished_groups(visits);
   std::vector<std::size_t> unsharded;  // or on the way
@@ -89,7 +115,7 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
     const std::vector<std::size_t> none;
     const std::vector<std::size_t>& next = v + 1 < visits.size() ? visits[v + 1].groups : none;
     for (const std::size_t group : visits[v].groups) {
-      if (contains(next, group)) continue;
+      if (v + 1 < visits.size() && contains(stay[v + 1], group)) continue;
       actions.push_back({Action::Kind::Reshard, group});
       std::erase(bound, group);
       std::erase(unsharded, group);

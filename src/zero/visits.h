@@ -51,13 +51,20 @@ enum class GatherAhead : std::uint8_t { None, One };
 // Updates during backward that a gather leaves behind it.
 inline constexpr std::size_t kUpdatesBehind = 0;
 
-// A group stays unsharded between neighbouring visits that both need it. With GatherAhead::One the groups of the next
+// The groups of the last `layers` layers: those that backward needs soonest after forward.
+std::vector<bool> last_groups(const LayerCompute& compute, std::size_t layers);
+
+// A group stays unsharded between neighbouring visits that both need it, and one that is `held` (empty: none) from its
+// first visit to its last, so that it is gathered once. With GatherAhead::One the groups of the next
 // visit are unsharded right after a visit was queued. With UpdateTime::DuringBackward each group's update follows the
 // last visit that needs it or contributes to its gradient, and a gather waits until no more than kUpdatesBehind updates
 // are left: layers that run farther ahead only push out of memory what these are about to use. Otherwise there are no
 // updates among the actions.
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead,
-                                 UpdateTime time = UpdateTime::AfterBackward);
+                                 UpdateTime time = UpdateTime::AfterBackward, const std::vector<bool>& held = {});
+
+// Per visit, the groups that are unsharded while it runs.
+std::vector<std::vector<std::size_t>> unsharded_groups(const std::vector<Visit>& visits, const std::vector<bool>& held);
 
 // Contributions that each group's gradient gets from `visits`.
 std::vector<std::size_t> count_contributions(const std::vector<Visit>& visits, std::size_t groups);
@@ -93,8 +100,7 @@ struct StepSeconds {
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Visit>& visits, const std::vector<Action>& actions,
-                                                 const std::vector<UpdateShards>* updates,
-                                                 const StepSeconds& seconds,
+                                                 const std::vector<UpdateShards>* updates, const StepSeconds& seconds,
                                                  UpdateTime time = UpdateTime::AfterBackward);
 
 }  // namespace strata::zero

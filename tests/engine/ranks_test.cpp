@@ -199,6 +199,35 @@ TEST_F(RanksTest, HoldAndSendWhatThePlanSays) {
   }
 }
 
+// Every layer that stays gathered saves one of its two gathers; head and embedding have one anyway.
+TEST_F(RanksTest, HeldLayersAreGatheredOnceAndChangeNoBit) {
+  for (const TierKind home : {TierKind::Host, TierKind::Nvme}) {
+    EngineConfig config = on(home);
+    config.held_layers = 0;
+    const std::vector<double> reference = curve(config, 2);
+    std::vector<std::uint64_t> sent;
+    for (const std::uint64_t layers : {0, 1, 2, 3, 4}) {
+      config.held_layers = layers;
+      EXPECT_EQ(curve(config, 2), reference) << layers << " layers";
+      const Ranks ranks(config, 2, [&](Engine& engine, std::size_t rank) {
+        train(engine, 2);
+        engine.wait();
+        EXPECT_EQ(engine.communicator().stats().bytes_sent, 2 * engine.memory_plan().sent_per_step);
+        if (rank == 0) sent.push_back(engine.memory_plan().sent_per_step);
+      });
+      ranks.expect_none();
+    }
+    EXPECT_EQ(sent[1], sent[0]) << "the head has one visit";
+    EXPECT_LT(sent[2], sent[1]);
+    EXPECT_EQ(sent[1] - sent[2], sent[2] - sent[3]) << "two equal blocks";
+    EXPECT_EQ(sent[4], sent[3]) << "the embedding is gathered once";
+    config.held_layers.reset();
+    const Ranks ranks(
+        config, 2, [&](Engine& engine, std::size_t) { EXPECT_EQ(engine.memory_plan().held_layers, 4U) << "all fit"; });
+    ranks.expect_none();
+  }
+}
+
 TEST_F(RanksTest, RefuseParametersOnNvmeBelowStageThree) {
   for (const int stage : {0, 1, 2}) {
     EngineConfig config = on(TierKind::Nvme);

@@ -17,6 +17,34 @@ using test::ToyCompute;
 using test::ToyEngine;
 using Kind = Action::Kind;
 
+// One gather for each group that is held, and only while it is needed.
+TEST(PlanActions, HeldGroupsAreGatheredOnceAndLetGoAfterTheirLastVisit) {
+  const test::ToyCompute compute(3, DType::F32, 1, test::ToyCompute::Head::Own);
+  for (const std::size_t layers : {0, 1, 2, 4, 5}) {
+    for (const std::size_t micro_batches : {1, 3}) {
+      const std::vector<Visit> visits = train_visits(compute, micro_batches);
+      const std::vector<bool> held = last_groups(compute, layers);
+      EXPECT_EQ(std::count(held.begin(), held.end(), true), static_cast<std::ptrdiff_t>(layers));
+      const auto stay = unsharded_groups(visits, held);
+      std::vector<int> gathers(held.size(), 0), open(held.size(), 0);
+      for (const Action& action : plan_actions(visits, GatherAhead::None, UpdateTime::AfterBackward, held)) {
+        if (action.kind == Action::Kind::Unshard) ++gathers[action.index], ++open[action.index];
+        if (action.kind == Action::Kind::Reshard) --open[action.index];
+        if (action.kind != Action::Kind::Run) continue;
+        for (std::size_t g = 0; g < held.size(); ++g) {
+          EXPECT_EQ(open[g], std::count(stay[action.index].begin(), stay[action.index].end(), g));
+        }
+      }
+      for (std::size_t g = 0; g < held.size(); ++g) {
+        EXPECT_EQ(open[g], 0);
+        const bool block = g > 0 && g + 1 < held.size();
+        // The loss of one micro-batch and the backward of the last block follow each other.
+        EXPECT_EQ(gathers[g], held[g] ? 1 : static_cast<int>(block ? 2 * micro_batches : micro_batches)) << g;
+      }
+    }
+  }
+}
+
 TEST(TrainVisits, RunForwardUpToTheLastLayerThenAllLayersBackward) {
   const ToyCompute compute(2, DType::F32);
   const std::vector<Visit> visits = train_visits(compute, 2);
@@ -255,8 +283,8 @@ TEST(TimedAccesses, TellTheComputingOfEachLaneApart) {
   const std::vector<Visit> visits = {{0, 0, Direction::Backward, {0}, {0}}};
   const StepSeconds seconds{{5.0}, 1.0 / static_cast<double>(FlatLayout::kShardAlignment)};
   const auto time = UpdateTime::UnderForward;
-  const auto timed = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time),
-                                    &updates, seconds, time);
+  const auto timed =
+      timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time), &updates, seconds, time);
   double updating = 0, running = 0;
   std::uint64_t bytes = 0;
   for (const offload::TimedAccess& access : timed) {
@@ -282,8 +310,8 @@ TEST(ScheduledAccesses, OfUpdatesDuringBackwardAreALaneBetweenTheGathers) {
   }
   const std::vector<Visit> visits = {{0, 1, Direction::Backward, {1}, {1}}, {0, 0, Direction::Backward, {0}, {0}}};
   const auto time = UpdateTime::DuringBackward;
-  const auto list = scheduled_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time),
-                                       &updates, time);
+  const auto list =
+      scheduled_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::None, time), &updates, time);
   std::vector<std::pair<std::uint32_t, offload::Lane>> order;
   for (const offload::ScheduledAccess& access : list) order.emplace_back(access.piece.shard.index, access.lane);
   const std::uint32_t first = shards[0].param.index;
@@ -331,8 +359,7 @@ TEST(ScheduledAccesses, OfAnUpdateAreOneAccessPerPieceInTheOrderOfTheWalk) {
   const offload::ShardId grad = rig.add(numel, TierKind::Host, DType::F32);
   const offload::ShardId master = rig.add(numel, TierKind::Nvme, DType::F32);
   const std::vector<UpdateShards> updates = {{param, offload::Access::Write, grad, {master}}};
-  const auto list =
-      scheduled_accesses(rig.store, {{param, grad, {master}}}, {}, {{Kind::Unshard, 0}}, &updates);
+  const auto list = scheduled_accesses(rig.store, {{param, grad, {master}}}, {}, {{Kind::Unshard, 0}}, &updates);
   using offload::Access;
   const std::vector<std::pair<offload::PieceId, Access>> expected = {
       {{param, 0}, Access::Read},       {{param, 1}, Access::Read},       {{param, 0}, Access::Write},
@@ -372,8 +399,8 @@ TEST(TimedAccesses, WhatAStepComputesBeforeItsFirstAccessFollowsItsLast) {
   const offload::ShardId on_drive = rig.add(FlatLayout::kShardAlignment, TierKind::Nvme, DType::BF16);
   const std::vector<GroupShards> shards = {{in_memory, {}, {}}, {on_drive, {}, {}}};
   const std::vector<Visit> visits = {{0, 0, Direction::Forward, {0}, {}}, {0, 1, Direction::Forward, {1}, {}}};
-  const auto list = timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), nullptr,
-                                   {.visits = {5, 7}});
+  const auto list =
+      timed_accesses(rig.store, shards, visits, plan_actions(visits, GatherAhead::One), nullptr, {.visits = {5, 7}});
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].seconds, 12);
 }
