@@ -42,6 +42,9 @@ struct GroupShards {
   Partition partition = {};
   // Where the rank keeps the whole parameter: `param` is a part of it, or all. Absent: nowhere, or there is one rank.
   std::optional<offload::ShardId> whole_param = std::nullopt;
+  // A second partition of the parameter among the ranks of one node, which gather it from each other until the next
+  // update (hpZ: Wang et al., ZeRO++, arXiv 2306.10209, section 3.2): this rank's part. In device or host memory.
+  std::optional<offload::ShardId> node_param = std::nullopt;
   // Where it adds its own contributions before the ranks' sums are added (adds_locally()); in device or host memory.
   std::optional<offload::ShardId> local_grad = std::nullopt;
 };

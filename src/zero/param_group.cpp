@@ -9,7 +9,7 @@ namespace strata::zero {
 
 ParamGroup::ParamGroup(const FlatLayout& layout, DType dtype, const GroupShards& shards, StorageBinding& binding,
                        offload::ShardStore& store, DeviceSlots& gather, Communicator& comm, Streams streams,
-                       LinkCounters& counters)
+                       LinkCounters& counters, Communicator* node)
     : layout_(layout),
       dtype_(dtype),
       shards_(shards),
@@ -19,7 +19,11 @@ ParamGroup::ParamGroup(const FlatLayout& layout, DType dtype, const GroupShards&
       comm_(comm),
       streams_(streams),
       counters_(counters),
-      stale_(shards.whole_param && shards.partition.states) {}
+      node_(node),
+      stale_(keeps_rows()) {
+  STRATA_EXPECTS(!shards.node_param || (node != nullptr && layout.numel() % node->world() == 0),
+                 "a second partition needs the ranks of the node");
+}
 
 void ParamGroup::update_until(Event updated, std::vector<Event> pieces) {
   STRATA_EXPECTS(state_ == State::Sharded, "update of a group that is not sharded");
@@ -27,7 +31,7 @@ void ParamGroup::update_until(Event updated, std::vector<Event> pieces) {
                  "one event per piece of the parameter");
   updated_ = std::move(updated);
   updated_pieces_ = std::move(pieces);
-  stale_ = shards_.whole_param && shards_.partition.states;
+  stale_ = keeps_rows();
 }
 
 void ParamGroup::unshard() {
@@ -36,13 +40,11 @@ void ParamGroup::unshard() {
   std::byte* const home = store_.device_address(shards_.whole_param.value_or(shards_.param));
   if (home != nullptr || updated_pieces_.empty()) wait_for_update();
   updated_ = Event();
-  if (!whole || stale_) ++gathers_;
   if (home != nullptr && (whole || comm_.world() == 1)) {
     full_ = home;
-    if (stale_) {
-      streams_.comm.wait(last_use_);
-      all_gather();
-    }
+    if (stale_) streams_.comm.wait(last_use_);
+    if (stale_) all_gather(comm_);
+    gathers_ += !whole || stale_ ? 1 : 0;
   } else {
     lease_ = gather_.acquire(full_bytes());
     full_ = lease_->data;
@@ -52,11 +54,26 @@ void ParamGroup::unshard() {
       streams_.copy_in.wait(kept_);
       copy_in(*shards_.whole_param, full_);
       gathered_ = streams_.copy_in.record();
+    } else if (shards_.node_param && !stale_) {
+      streams_.copy_in.wait(kept_);
+      copy_in(*shards_.node_param, full_ + node_range().first * bytes_of(dtype_));
+      streams_.comm.wait(streams_.copy_in.record());
+      all_gather(*node_);
+      ++node_gathers_;
     } else {
       copy_in(shards_.param, full_ + shards_.first * bytes_of(dtype_));
       streams_.comm.wait(streams_.copy_in.record());
-      all_gather();
-      if (whole) keep_rows_of_others();
+      all_gather(comm_);
+      ++gathers_;
+      if (whole) {
+        keep(*shards_.whole_param, 0, 0, shards_.first);
+        keep(*shards_.whole_param, 0, shards_.first + layout_.shard_numel(), layout_.numel());
+      }
+      if (shards_.node_param) {
+        const FlatRange part = node_range();
+        keep(*shards_.node_param, part.first, part.first, part.first + part.numel);
+      }
+      if (keeps_rows()) kept_ = streams_.copy_out.record();
     }
     updated_pieces_.clear();
   }
@@ -64,8 +81,8 @@ void ParamGroup::unshard() {
   state_ = State::Gathering;
 }
 
-void ParamGroup::all_gather() {
-  comm_.all_gather(streams_.comm, {full_, dtype_, layout_.numel()});
+void ParamGroup::all_gather(Communicator& comm) {
+  comm.all_gather(streams_.comm, {full_, dtype_, layout_.numel()});
   gathered_ = streams_.comm.record();
 }
 
@@ -87,25 +104,30 @@ void ParamGroup::copy_in(offload::ShardId shard, std::byte* destination) {
   counters_.to_device += spec.numel * bytes_of(dtype_);
 }
 
-void ParamGroup::keep_rows_of_others() {
+FlatRange ParamGroup::node_range() const {
+  const std::size_t part = layout_.numel() / node_->world();
+  return {node_->rank() * part, part};
+}
+
+void ParamGroup::keep(offload::ShardId shard, std::size_t shard_first, std::size_t first, std::size_t end) {
+  const std::size_t element = bytes_of(dtype_);
   streams_.copy_out.wait(gathered_);
-  const std::size_t own_end = shards_.first + layout_.shard_numel();
-  for (std::uint32_t p = 0; p < store_.pieces(*shards_.whole_param); ++p) {
-    const offload::PieceRange range = store_.range({*shards_.whole_param, p});
-    const offload::Pin pin = store_.acquire({*shards_.whole_param, p}, offload::Access::Write);  // not paged
-    const auto keep = [&](std::size_t begin, std::size_t end) {
-      begin = std::max<std::size_t>(begin, range.first);
-      end = std::min<std::size_t>(end, range.first + range.numel);
-      if (begin >= end) return;
-      const std::size_t bytes = (end - begin) * bytes_of(dtype_);
-      std::byte* const home = pin.bytes().data() + (begin - range.first) * bytes_of(dtype_);
-      streams_.copy_out.copy(home, full_ + begin * bytes_of(dtype_), bytes);
-      counters_.to_host += bytes;
-    };
-    keep(0, shards_.first);
-    keep(own_end, layout_.numel());
+  if (std::byte* const home = store_.device_address(shard)) {
+    if (first < end) {
+      streams_.copy_out.copy(home + (first - shard_first) * element, full_ + first * element, (end - first) * element);
+    }
+    return;
   }
-  kept_ = streams_.copy_out.record();
+  for (std::uint32_t p = 0; p < store_.pieces(shard); ++p) {
+    const offload::PieceRange range = store_.range({shard, p});
+    const std::size_t from = std::max<std::size_t>(first, shard_first + range.first);
+    const std::size_t to = std::min<std::size_t>(end, shard_first + range.first + range.numel);
+    if (from >= to) continue;
+    const offload::Pin pin = store_.acquire({shard, p}, offload::Access::Write);  // not paged
+    std::byte* const home = pin.bytes().data() + (from - shard_first - range.first) * element;
+    streams_.copy_out.copy(home, full_ + from * element, (to - from) * element);
+    counters_.to_host += (to - from) * element;
+  }
 }
 
 void ParamGroup::wait_for_unshard() {

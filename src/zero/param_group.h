@@ -22,16 +22,17 @@ class ParamGroup {
   enum class State : std::uint8_t { Sharded, Gathering, Unsharded };
 
   // References must outlive the group. Where the whole parameter is at home on the device the storages view the home
-  // itself. `comm` gathers this group's parameters.
+  // itself. `comm` gathers this group's parameters; `node`: the ranks of GroupShards::node_param, null without it.
   ParamGroup(const FlatLayout& layout, DType dtype, const GroupShards& shards, StorageBinding& binding,
              offload::ShardStore& store, DeviceSlots& gather, Communicator& comm, Streams streams,
-             LinkCounters& counters);
+             LinkCounters& counters, Communicator* node = nullptr);
 
   State state() const { return state_; }
   const FlatLayout& layout() const { return layout_; }
   std::uint64_t full_bytes() const { return layout_.numel() * bytes_of(dtype_); }
-  // All-gathers so far.
+  // All-gathers so far among all ranks, and among those of the node.
   std::uint64_t gathers() const { return gathers_; }
+  std::uint64_t node_gathers() const { return node_gathers_; }
 
   // The group's parameters are being updated until `updated` completes; said of every update. Requires: Sharded.
   // `pieces`: where not empty, each completes when that piece of the parameter has its new value, so that its copy need
@@ -40,7 +41,8 @@ class ParamGroup {
   // Blocks until then. Throws: what the update failed with.
   void wait_for_update() const { updated_.wait(); }
   // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. A rank that keeps the whole
-  // parameter gathers once after each update and keeps what it got. Throws: what the update failed with.
+  // parameter, or its node's part of it, gathers once after each update and keeps what it got. Throws: what the update
+  // failed with.
   void unshard();
   // Gathering to Unsharded: the compute stream waits for the gather and binds the storages.
   void wait_for_unshard();
@@ -49,10 +51,13 @@ class ParamGroup {
 
  private:
   // Pieces of `shard` one after the other to `destination`.
+  // Whether rows of other ranks are kept from one gather to the next.
+  bool keeps_rows() const { return (shards_.whole_param && shards_.partition.states) || shards_.node_param; }
   void copy_in(offload::ShardId shard, std::byte* destination);
-  void all_gather();
-  // Copies the rows of other ranks to the home of the whole parameter, which is in host memory.
-  void keep_rows_of_others();
+  void all_gather(Communicator& comm);
+  // Copies elements [first, end) of what was gathered to the home of `shard`, which begins at `shard_first`.
+  void keep(offload::ShardId shard, std::size_t shard_first, std::size_t first, std::size_t end);
+  FlatRange node_range() const;
 
   const FlatLayout& layout_;
   const DType dtype_;
@@ -67,12 +72,14 @@ class ParamGroup {
   std::byte* full_ = nullptr;
   std::optional<DeviceSlots::Lease> lease_;  // empty while the storages view the home
   Event gathered_;
-  bool stale_;      // of a whole parameter: rows of other ranks are those before the last update
-  Event kept_;      // rows of other ranks are at home
+  Communicator* const node_;
+  bool stale_;      // what is kept of other ranks' rows is from before the last update
+  Event kept_;      // these rows are at home
   Event last_use_;  // by the compute stream, of a home on the device
   std::vector<Event> updated_pieces_;
   Event updated_;
   std::uint64_t gathers_ = 0;
+  std::uint64_t node_gathers_ = 0;
 };
 
 }  // namespace strata::zero

@@ -50,6 +50,7 @@ struct ToyOptions {
   // The ranks of which this engine is one; null: it is alone.
   Communicator* comm = nullptr;
   int zero_stage = 3;
+  Communicator* node = nullptr;  // with it, parameters have a second partition among these ranks
   zero::GradReducer::Options::Order order = zero::GradReducer::Options::Order::ByRank;
 };
 
@@ -107,7 +108,7 @@ class ToyEngine {
     groups.reserve(layouts.size());
     for (std::size_t g = 0; g < layouts.size(); ++g) {
       groups.emplace_back(*layouts[g], options.dtype, shards[g], compute.binding(g), store, *gather, comm, streams(),
-                          counters);
+                          counters, options.node);
     }
     using NotFinite = zero::GradReducer::Options::NotFinite;
     const zero::GradReducer::Options reduce{options.dtype,
@@ -309,6 +310,14 @@ class ToyEngine {
       shard.param = store.add(params[g]);
       shard.grad = gradients[g];
       shard.local_grad = local[g];
+      if (options.node != nullptr && partition.param) {
+        offload::ShardSpec part = params[g];
+        part.name += " of the node";
+        part.numel = compute.layouts()[g].numel() / options.node->world();
+        part.host_numel = 0;
+        if (part.home == offload::TierKind::Nvme) part.home = offload::TierKind::Host;
+        shard.node_param = store.add(part);
+      }
       for (std::size_t i = 0; i < kinds.size(); ++i) shard.states.push_back(store.add(states[g * kinds.size() + i]));
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});

@@ -29,7 +29,8 @@ struct RankResult {
 };
 
 std::vector<RankResult> train(const ToyOptions& options, std::size_t world, int steps,
-                              const std::function<void(ToyEngine&)>& after_each = {}) {
+                              const std::function<void(ToyEngine&)>& after_each = {},
+                              const std::vector<std::unique_ptr<Communicator>>* nodes = nullptr) {
   test::PlainMath math;
   const std::vector<std::unique_ptr<Communicator>> comms = comm::make_thread_ranks(world, math);
   std::vector<RankResult> results(world);
@@ -39,6 +40,7 @@ std::vector<RankResult> train(const ToyOptions& options, std::size_t world, int 
       ToyOptions mine = options;
       mine.comm = comms[r].get();
       mine.device.seed += r;
+      if (nodes != nullptr) mine.node = (*nodes)[r].get();
       try {
         ToyEngine engine(mine);
         for (int step = 0; step < steps; ++step) {
@@ -50,6 +52,7 @@ std::vector<RankResult> train(const ToyOptions& options, std::size_t world, int 
         results[r].snapshot = engine.snapshot();
       } catch (...) {
         comms[r]->abort(std::current_exception());
+        if (nodes != nullptr) (*nodes)[r]->abort(std::current_exception());
         ADD_FAILURE() << "rank " << r << " failed";
       }
     });
@@ -206,6 +209,31 @@ TEST(RankIndependentSums, GiveTheSameBitsOnOneTwoThreeAndSixRanks) {
       expect_equal(one, parameters(assembled(train(options, world, 3), stage)),
                    std::to_string(world) + " ranks, stage " + std::to_string(stage));
     }
+  }
+}
+
+// A second partition inside each node of two: forward gathers among all, backward inside the node.
+TEST(NodePartition, GathersBackwardInsideTheNodeAndChangesNoBit) {
+  test::PlainMath math;
+  for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+    ToyOptions options = two_blocks();
+    options.dtype = DType::BF16;
+    options.slot_bytes = 64 * kPageBytes;
+    options.param_home = home;
+    options.update_time = UpdateTime::UnderForward;
+    const std::vector<RankResult> flat = train(options, 4, 3);
+    std::vector<std::unique_ptr<Communicator>> nodes = comm::make_thread_ranks(2, math);
+    for (auto& rank : comm::make_thread_ranks(2, math)) nodes.push_back(std::move(rank));
+    const auto count = [](ToyEngine& engine) {
+      for (std::size_t g = 0; g < engine.groups.size(); ++g) {
+        const bool block = g > 0 && g + 1 < engine.groups.size();
+        EXPECT_EQ(engine.groups[g].gathers(), static_cast<std::uint64_t>(engine.steps));
+        EXPECT_EQ(engine.groups[g].node_gathers(), block ? static_cast<std::uint64_t>(engine.steps) : 0U);
+      }
+    };
+    const std::vector<RankResult> nested = train(options, 4, 3, count, &nodes);
+    expect_equal(assembled(flat, 3), assembled(nested, 3), "nodes");
+    EXPECT_LT(nested[0].sent.bytes_sent, flat[0].sent.bytes_sent);
   }
 }
 
