@@ -203,8 +203,7 @@ TEST(QuantizedCommunicator, SendsWhatTheFormulaSays) {
   }
 }
 
-// ZeRO++, section 3: weights in half of fp16's volume, gradients in a quarter. Scales are the rest: 4 bytes for 256
-// elements.
+// Of ZeRO++: weights in half of fp16's volume, gradients in a quarter. Scales are the rest: 4 bytes for 256 elements.
 TEST(QuantizedCommunicator, VolumesAreThoseOfThePaperPlusTheScales) {
   constexpr std::size_t kRow = 100 * kScaleBlock;
   with_ranks(2, {.weights = BlockCode::Int8, .gradients = BlockCode::Int4}, [&](Rank& rank) {
