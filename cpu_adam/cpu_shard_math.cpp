@@ -5,6 +5,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "cpu_adam/block_kernels.h"
 #include "cpu_adam/shard_kernels.h"
 
 namespace strata::cpu_adam {
@@ -22,10 +23,33 @@ void convert(Parallel& parallel, const ShardKernels::Table<ShardKernels::Convert
   });
 }
 
+// Where a block of a message lies.
+struct CodedBlock {
+  std::uint8_t* codes;
+  float* scale;
+};
+
+// Calls fn(block of the message, the block's values) for each block.
+template <typename Fn>
+void for_each_block(Parallel& parallel, TensorSpan message, TensorSpan values, BlockCode code, Fn&& fn) {
+  STRATA_EXPECTS(message.dtype == DType::U8 && message.numel == message_bytes(code, values.numel),
+                 std::to_string(values.numel) + " elements make a message of " +
+                     std::to_string(message_bytes(code, values.numel)) + " bytes, got " +
+                     std::to_string(message.numel) + " " + std::string(name_of(message.dtype)));
+  auto* const codes = message.as<std::uint8_t>();
+  auto* const scales = reinterpret_cast<float*>(message.data + scales_offset(code, values.numel));
+  parallel.parallel_for(values.numel, kGrain, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t first = begin; first < end; first += kScaleBlock) {
+      fn(CodedBlock{codes + code_bytes(code, first), scales + first / kScaleBlock},
+         values.subspan(first, std::min(kScaleBlock, end - first)));
+    }
+  });
+}
+
 }  // namespace
 
 CpuShardMath::CpuShardMath(Parallel& parallel, Isa isa)
-    : parallel_(parallel), isa_(resolve_isa(isa)), kernels_(shard_kernels(isa_)) {}
+    : parallel_(parallel), isa_(resolve_isa(isa)), kernels_(shard_kernels(isa_)), block_kernels_(block_kernels(isa_)) {}
 
 void CpuShardMath::cast(TensorSpan destination, TensorSpan source) {
   convert(parallel_, kernels_.cast, destination, source);
@@ -46,6 +70,28 @@ void CpuShardMath::block_sums_of_squares(TensorSpan values, std::span<double> su
       const TensorSpan part = values.subspan(first, std::min(kNormBlock, values.numel - first));
       sums[block] = sum_of_squares(part.data, part.numel);
     }
+  });
+}
+
+void CpuShardMath::quantize(TensorSpan message, TensorSpan values, BlockCode code) {
+  const auto encode = block_kernels_.encode[static_cast<std::size_t>(code)][encoding_index(values.dtype)];
+  for_each_block(parallel_, message, values, code,
+                 [&](CodedBlock block, TensorSpan part) { *block.scale = encode(part.data, block.codes, part.numel); });
+  const std::size_t codes = code_bytes(code, values.numel);
+  std::fill(message.data + codes, message.data + scales_offset(code, values.numel), std::byte{0});
+}
+
+void CpuShardMath::dequantize(TensorSpan values, TensorSpan message, BlockCode code) {
+  const auto decode = block_kernels_.decode[static_cast<std::size_t>(code)][encoding_index(values.dtype)];
+  for_each_block(parallel_, message, values, code,
+                 [&](CodedBlock block, TensorSpan part) { decode(block.codes, *block.scale, part.data, part.numel); });
+}
+
+void CpuShardMath::dequantize_add(TensorSpan sum, TensorSpan message, BlockCode code) {
+  STRATA_EXPECTS(sum.dtype == DType::F32, "a sum is F32, not " + std::string(name_of(sum.dtype)));
+  const auto decode_add = block_kernels_.decode_add[static_cast<std::size_t>(code)];
+  for_each_block(parallel_, message, sum, code, [&](CodedBlock block, TensorSpan part) {
+    decode_add(block.codes, *block.scale, part.data, part.numel);
   });
 }
 

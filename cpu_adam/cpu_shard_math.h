@@ -9,6 +9,7 @@
 
 namespace strata::cpu_adam {
 
+struct BlockKernels;
 struct ShardKernels;
 
 // ShardMath over shards in host memory. Types are F32, BF16 and F16 in any combination; each span is aligned to its
@@ -24,6 +25,10 @@ class CpuShardMath final : public ShardMath {
   void cast(TensorSpan destination, TensorSpan source) override;
   void accumulate(TensorSpan destination, TensorSpan source) override;
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override;
+  // Requires: the spans do not overlap.
+  void quantize(TensorSpan message, TensorSpan values, BlockCode code) override;
+  void dequantize(TensorSpan values, TensorSpan message, BlockCode code) override;
+  void dequantize_add(TensorSpan sum, TensorSpan message, BlockCode code) override;
 
   // The path taken; never Auto.
   Isa isa() const { return isa_; }
@@ -32,6 +37,7 @@ class CpuShardMath final : public ShardMath {
   Parallel& parallel_;
   const Isa isa_;
   const ShardKernels& kernels_;
+  const BlockKernels& block_kernels_;
 };
 
 }  // namespace strata::cpu_adam

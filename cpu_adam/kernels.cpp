@@ -1,6 +1,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "cpu_adam/block_kernels.h"
 #include "cpu_adam/math_scalar.h"
 #include "cpu_adam/update_kernels.h"
 
@@ -48,6 +49,10 @@ const UpdateKernels& update_kernels(Isa isa) {
 
 const StateKernels& state_kernels(Isa isa) {
   return chosen(isa, scalar::state_kernels(), simd_state_kernels(isa));
+}
+
+const BlockKernels& block_kernels(Isa isa) {
+  return chosen(isa, scalar::block_kernels(), simd_block_kernels(isa));
 }
 
 }  // namespace strata::cpu_adam

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/block_codes.h"
 #include "core/buffer.h"
 #include "core/event.h"
 
@@ -81,6 +82,13 @@ class ShardMath {
   // Sum of squares of one block of at most kNormBlock elements each into sums[i]; sums.size() == ceil(numel /
   // kNormBlock). A non-finite element makes its block's sum non-finite.
   virtual void block_sums_of_squares(TensorSpan values, std::span<double> sums) = 0;
+
+  // [Note: block codes]: between values, fp32 or 16-bit, and the message that stands for them. `message` is U8, of
+  // message_bytes(code, values.numel) elements, at a multiple of 4 bytes.
+  virtual void quantize(TensorSpan message, TensorSpan values, BlockCode code) = 0;
+  virtual void dequantize(TensorSpan values, TensorSpan message, BlockCode code) = 0;
+  // sum += values of the message. `sum` is fp32.
+  virtual void dequantize_add(TensorSpan sum, TensorSpan message, BlockCode code) = 0;
 };
 
 }  // namespace strata
