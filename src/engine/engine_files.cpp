@@ -160,7 +160,10 @@ void Engine::Impl::read_weights() {
       });
     };
   }
-  for (std::size_t g = 0; g < shards_.size(); ++g) fill_from(source, g, slice(g, shards_[g].param));
+  for (std::size_t g = 0; g < shards_.size(); ++g) {
+    fill_from(source, g, slice(g, shards_[g].param));
+    parameters_changed(g);
+  }
   if (config.training) fill_states(source);
 }
 
@@ -184,6 +187,7 @@ void Engine::Impl::read_states(const std::filesystem::path& folder) {
                               [&](std::size_t i) { return stored_value(reader, decl(named), first + i); });
         },
         g, slice(g, shards_[g].param));
+    parameters_changed(g);
     for (std::size_t s = 0; s < states_.size(); ++s) {
       fill_from([&](const Named& named, std::uint64_t first,
                     TensorSpan destination) { reader.state(states_[s], decl(named), first, destination); },

@@ -122,6 +122,8 @@ class Engine::Impl {
   }
   hf::TensorCatalog checked_catalog() const;
   void read_weights();
+  // Of one group: what was gathered of them before is out of date.
+  void parameters_changed(std::size_t group) { groups_[group].update_until({}); }
   void read_states(const std::filesystem::path& folder);
   void fill_states(const ParamSource& source);
   void fill_from(const ParamSource& source, std::size_t group, const ShardSlice& slice);

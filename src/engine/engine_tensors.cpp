@@ -174,6 +174,7 @@ void Engine::Impl::set_master(const Named& named, std::span<const float> values)
     host_math_.cast(weight, chunk);
     write_param(*store_, param, named.param, first, weight);
   });
+  parameters_changed(named.group);
   if (states_.empty() || (states_.front().name != "master" && states_.front().name != "remainder")) return;
   const ShardSlice master = state_slice(named.group, 0);
   for_held(named, master, values, [&](std::uint64_t first, TensorSpan chunk) {

@@ -181,6 +181,42 @@ TEST(ReadParam, ReadsFromARowWhatItHolds) {
   }
 }
 
+// DI-12: sizes that the ranks do not divide failed, or their padding was exported.
+TEST(ReadParam, RowsOfSmallTensorsMakeUpTheFileOfOneRank) {
+  for (const std::size_t world : {3, 4}) {
+    // Alone each lies in the first row, and other ranks hold nothing of it; together with a large one they lie in any.
+    for (const std::int64_t large : {std::int64_t{1}, std::int64_t{5000}}) {
+      const zero::FlatLayout of({"group", {{"one", {1}}, {"large", {large}}, {"three", {3}}, {"five", {5}}}}, world);
+      const std::vector<hf::TensorToWrite> tensors{{"one", DType::F32, {1}},
+                                                   {"large", DType::F32, {large}},
+                                                   {"three", DType::F32, {3}},
+                                                   {"five", DType::F32, {5}}};
+      const test::TempDir folder;
+      const hf::SafetensorsPlan plan(tensors);
+      plan.create_files(folder.path());
+      for (std::size_t rank = 0; rank < world; ++rank) {
+        StoreRig rig;
+        const ShardSlice row{of, used_shard(rig, TierKind::Nvme, of.shard_numel()), rank * of.shard_numel()};
+        fill_shard(rig.store, row, numbered);
+        hf::SafetensorsWriter writer(plan, folder.path());
+        for (std::size_t p = 0; p < tensors.size(); ++p) {
+          const ValueRange range = values_in_row(of, p, rank);
+          std::vector<float> values(range.numel);
+          read_param(rig.store, row, p, range.first, span_of(values));
+          writer.write(p, range.first * sizeof(float), std::as_bytes(std::span(values)));
+        }
+        writer.finish();
+      }
+      const hf::TensorCatalog catalog = hf::TensorCatalog::open_folder(folder.path());
+      for (std::size_t p = 0; p < tensors.size(); ++p) {
+        std::vector<float> values(of.params()[p].numel);
+        catalog.read(*catalog.find(tensors[p].name), 0, std::as_writable_bytes(std::span(values)));
+        for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value_of(p, i)) << tensors[p].name;
+      }
+    }
+  }
+}
+
 TEST(WriteParam, ChangesTheValuesAndNothingBesides) {
   for (const TierKind home : kHomes) {
     SCOPED_TRACE(offload::name_of(home));
