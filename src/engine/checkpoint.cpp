@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 #include "hf/export.h"
 
 namespace strata::engine {

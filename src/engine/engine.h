@@ -99,7 +99,7 @@ class Engine {
   // Which compute type, instruction set and I/O were chosen, one line.
   std::string description() const;
 
-  // All below are called by every rank. Where one fails, all throw (engine/agreement.h).
+  // All below are called by every rank. Where one fails, all throw (engine/all_ranks.h).
 
   // Writes a folder that transformers loads: weights in the types of the source folder, config and tokenizer files.
   // Written under a temporary name and renamed. Each rank writes its part of the weights, so all must see the folder.

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "cpu_adam/state_conversion.h"
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 #include "engine/engine_impl.h"
 #include "engine/random_weights.h"
 #include "engine/shard_files.h"

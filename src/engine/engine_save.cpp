@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 #include "engine/engine_impl.h"
 #include "engine/state_files.h"
 #include "hf/export.h"

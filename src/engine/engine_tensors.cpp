@@ -9,7 +9,7 @@
 #include "core/numeric.h"
 #include "core/state_encodings.h"
 #include "cpu_adam/state_conversion.h"
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 #include "engine/engine_impl.h"
 
 namespace strata::engine {

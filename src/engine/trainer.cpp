@@ -7,7 +7,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 #include "engine/machine.h"
 
 namespace strata::engine {

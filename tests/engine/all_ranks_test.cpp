@@ -1,4 +1,4 @@
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ constexpr std::size_t kRanks = 3;
 // Runs fn(comm) on every rank.
 template <typename Fn>
 void on_ranks(Fn fn) {
-  const test::Watchdog watchdog("agreement");
+  const test::Watchdog watchdog("all ranks");
   test::PlainMath math;
   const auto comms = comm::make_thread_ranks(kRanks, math);
   test::run_ranks(kRanks, [&](std::size_t rank) { fn(*comms[rank]); });
@@ -62,7 +62,7 @@ void expect_type_travels(const E& error) {
   for (const std::size_t other : {0, 2}) EXPECT_THAT(texts.at(other), HasSubstr("rank 1: "));
 }
 
-TEST(Agreement, AFailureIsThrownOnEveryRankWithItsTypeAndReason) {
+TEST(AllRanks, AFailureIsThrownOnEveryRankWithItsTypeAndReason) {
   expect_type_travels(ConfigError("a"));
   expect_type_travels(OutOfBudget("b", 3, 2));
   expect_type_travels(DataError("c"));
@@ -72,14 +72,14 @@ TEST(Agreement, AFailureIsThrownOnEveryRankWithItsTypeAndReason) {
   expect_type_travels(CommError("f"));
 }
 
-TEST(Agreement, TheReasonOfTheLowestRankThatFailedReachesThoseThatDidNot) {
+TEST(AllRanks, TheReasonOfTheLowestRankThatFailedReachesThoseThatDidNot) {
   const std::map<std::size_t, std::string> texts = thrown({2, 1}, DataError("wrong"));
   EXPECT_EQ(texts.at(0), "rank 1: wrong");
   EXPECT_EQ(texts.at(1), "wrong");
   EXPECT_EQ(texts.at(2), "wrong");
 }
 
-TEST(Agreement, AnIoErrorKeepsItsNumbers) {
+TEST(AllRanks, AnIoErrorKeepsItsNumbers) {
   on_ranks([](Communicator& comm) {
     try {
       on_every_rank(comm, "test", [&] {
@@ -96,7 +96,7 @@ TEST(Agreement, AnIoErrorKeepsItsNumbers) {
   });
 }
 
-TEST(Agreement, AFileSystemFailureIsAnIoErrorThatSaysWhatWasDone) {
+TEST(AllRanks, AFileSystemFailureIsAnIoErrorThatSaysWhatWasDone) {
   LocalCommunicator alone;
   try {
     on_every_rank(alone, "save it", [] { std::filesystem::create_directory("/no/such/folder"); });
@@ -107,7 +107,7 @@ TEST(Agreement, AFileSystemFailureIsAnIoErrorThatSaysWhatWasDone) {
   }
 }
 
-TEST(Agreement, OnlyTheFirstRankRunsWhatIsItsAlone) {
+TEST(AllRanks, OnlyTheFirstRankRunsWhatIsItsAlone) {
   std::atomic<int> runs = 0;
   on_ranks([&](Communicator& comm) {
     on_first_rank(comm, "test", [&] {
@@ -118,14 +118,14 @@ TEST(Agreement, OnlyTheFirstRankRunsWhatIsItsAlone) {
   });
 }
 
-TEST(Agreement, OneRankThatSaysSoIsEnough) {
+TEST(AllRanks, OneRankThatSaysSoIsEnough) {
   on_ranks([](Communicator& comm) {
     EXPECT_FALSE(on_any_rank(comm, false));
     EXPECT_TRUE(on_any_rank(comm, comm.rank() == 1));
   });
 }
 
-TEST(Agreement, TextsOfAnyLengthReachAllRanks) {
+TEST(AllRanks, TextsOfAnyLengthReachAllRanks) {
   on_ranks([](Communicator& comm) {
     const std::string here = "rank " + std::to_string(comm.rank());
     EXPECT_EQ(broadcast_text(comm, here), "rank 0");

@@ -1,4 +1,4 @@
-#include "engine/agreement.h"
+#include "engine/all_ranks.h"
 
 #include <algorithm>
 #include <array>
