@@ -79,7 +79,7 @@ class UpdateRig::Impl {
     fill_gradients();
     std::vector<const zero::FlatLayout*> layouts;
     for (const zero::FlatLayout& layout : layouts_) layouts.push_back(&layout);
-    pipeline_ = std::make_unique<zero::OptimizerPipeline>(layouts, updates_, store_, optimizer_, nullptr, 0,
+    pipeline_ = std::make_unique<zero::OptimizerPipeline>(layouts, updates_, store_, optimizer_, nullptr,
                                                           updates_thread_, busy_);
     fill_states();
     plan(0);

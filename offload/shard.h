@@ -26,9 +26,14 @@ struct ShardSpec {
   // Of the first elements, those at home in host memory whatever `home` says: a share of the shard (shares.h). A
   // multiple of what a 4096-byte block holds, or numel. ShardStore sets it to numel where `home` is Host.
   std::uint64_t host_numel = 0;
-  // An earlier shard, at least as large, whose home on the same tier (device or host) this one uses in turn with it:
-  // whoever writes one ends what the other held. Their users order that among themselves.
-  std::optional<ShardId> in_turn_with = std::nullopt;
+  // An earlier shard on the same tier (device or host) in whose home this one lies, from that one's element `first` on:
+  // a window of it, or one that uses the home in turn with it. Whoever writes one changes the other; their users order
+  // that among themselves.
+  struct Within {
+    ShardId shard;
+    std::uint64_t first = 0;
+  };
+  std::optional<Within> within = std::nullopt;
 };
 
 // A shard is used in pieces of at most one slot each: see PieceGrid.

@@ -53,19 +53,21 @@ ShardId ShardStore::add(ShardSpec spec) {
   STRATA_EXPECTS(spec.home != TierKind::Device || spec.host_numel == 0,
                  spec.name + " cannot be shared between host memory and the device");
   Shard shard;
-  if (spec.in_turn_with) {
-    const Shard& owner = shards_.at(spec.in_turn_with->index);
+  if (spec.within) {
+    const Shard& owner = shards_.at(spec.within->shard.index);
+    const std::uint64_t first = spec.within->first * bytes_of(owner.spec.dtype);
     STRATA_EXPECTS(spec.home != TierKind::Nvme && spec.home == owner.spec.home &&
-                       spec.numel * element <= owner.spec.numel * bytes_of(owner.spec.dtype),
-                   spec.name + " cannot use the home of " + owner.spec.name);
-    shard.host = owner.host;
+                       first + spec.numel * element <= owner.spec.numel * bytes_of(owner.spec.dtype),
+                   spec.name + " cannot lie in the home of " + owner.spec.name);
+    if (owner.host != nullptr) shard.host = owner.host + first;
     shard.tier = owner.tier;
     shard.home = owner.home;
+    shard.first_byte = owner.first_byte + first;
   } else if (spec.host_numel > 0) {
     Tier* const host = tier(TierKind::Host);
     shard.host = host->host_address(host->create(spec.name, spec.host_numel * element, tag));
   }
-  if (spec.host_numel < spec.numel && !spec.in_turn_with) {
+  if (spec.host_numel < spec.numel && !spec.within) {
     shard.tier = tier(spec.home);
     shard.home = shard.tier->create(spec.name, (spec.numel - spec.host_numel) * element, tag);
   }
@@ -78,7 +80,8 @@ ShardId ShardStore::add(ShardSpec spec) {
 std::uint64_t ShardStore::offset_bytes(PieceId piece) const {
   const ShardSpec& s = spec(piece.shard);
   const std::uint64_t first = range(piece).first;
-  return (first < s.host_numel ? first : first - s.host_numel) * bytes_of(s.dtype);
+  if (first < s.host_numel) return first * bytes_of(s.dtype);
+  return shards_[piece.shard.index].first_byte + (first - s.host_numel) * bytes_of(s.dtype);
 }
 
 std::size_t ShardStore::bytes_of_piece(PieceId piece) const {
@@ -87,7 +90,8 @@ std::size_t ShardStore::bytes_of_piece(PieceId piece) const {
 
 std::byte* ShardStore::device_address(ShardId shard) const {
   const Shard& s = shards_.at(shard.index);
-  return s.tier == nullptr ? nullptr : s.tier->device_address(s.home);
+  std::byte* const home = s.tier == nullptr ? nullptr : s.tier->device_address(s.home);
+  return home == nullptr ? nullptr : home + s.first_byte;
 }
 
 Pin ShardStore::acquire(PieceId piece, Access access, Lane lane) {

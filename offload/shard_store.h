@@ -120,7 +120,8 @@ class ShardStore {
     std::byte* host = nullptr;  // the first spec.host_numel elements
     Tier* tier = nullptr;       // of the others
     Home home;
-    std::vector<Page> pages;  // one per piece; those at home in host memory stay Absent
+    std::uint64_t first_byte = 0;  // where it begins there
+    std::vector<Page> pages;       // one per piece; those at home in host memory stay Absent
   };
   // I/O decided under the lock and started outside it, because a completion may come back on this very thread.
   struct Transfer {
@@ -144,7 +145,7 @@ class ShardStore {
     const ShardSpec& s = spec(shard);
     return {s.numel, s.host_numel, piece_numel(s.dtype)};
   }
-  // Where the piece begins in its home.
+  // Where the piece begins: in host memory from `host` on, else in its home.
   std::uint64_t offset_bytes(PieceId piece) const;
   std::size_t bytes_of_piece(PieceId piece) const;
   bool cacheable(PieceId piece) const { return shards_[piece.shard.index].tier->cacheable(); }

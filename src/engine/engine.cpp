@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "engine/agreement.h"
 #include "engine/engine_impl.h"
 
 namespace strata::engine {
@@ -66,8 +67,10 @@ std::string Engine::Impl::description() const {
 
 std::unique_ptr<Engine> Engine::create(const EngineConfig& config) {
   ModelParts parts = make_model_parts(config);
-  const PerTier budgets = resolve_budgets(config);
+  PerTier budgets = resolve_budgets(config);
+  if (config.comm) budgets = smallest_budgets(*config.comm, budgets);
   MemoryPlan plan = make_plan(plan_request(config, parts, budgets));
+  if (config.comm) require_same_run(*config.comm, config, *parts.compute, plan);
   auto impl = std::make_unique<Impl>(config, std::move(parts), std::move(plan));
   impl->load_weights();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));

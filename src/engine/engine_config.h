@@ -99,6 +99,13 @@ struct EngineConfig {
   // for this field, `trace`, and paths.
   std::shared_ptr<Communicator> comm;
   std::size_t local_ranks = 1;  // of them, those that share this machine's memory and cores
+  // What ranks divide among them: 0 nothing, 1 the optimizer states, 2 and the gradients, 3 and the parameters.
+  int zero_stage = 3;
+  std::uint64_t persistence_threshold = 0;  // stage 3: groups with fewer parameters keep them whole on every rank
+  // Gradients are added one by one in the order of the global batch, so that as many global micro-batches give the same
+  // bits on any number of ranks; for fp32, from stage 1 on. Changes bits; takes N times the gradients' traffic to their
+  // homes.
+  bool rank_independent_sums = false;
   // For tests: streams run late and poison what is released.
   bool adversarial_streams = false;
 };

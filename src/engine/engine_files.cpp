@@ -105,9 +105,7 @@ hf::TensorCatalog Engine::Impl::checked_catalog() const {
 }
 
 ShardSlice Engine::Impl::slice(std::size_t group, offload::ShardId shard, std::size_t elements_per_value) const {
-  const zero::FlatLayout& layout = compute_->layouts()[group];
-  const bool whole = store_->spec(shard).numel * elements_per_value == layout.numel();
-  return {layout, shard, whole ? 0 : comm_.rank() * layout.shard_numel(), elements_per_value};
+  return {compute_->layouts()[group], shard, shards_[group].first, elements_per_value};
 }
 
 void Engine::Impl::fill_from(const ParamSource& source, std::size_t group, const ShardSlice& slice) {

@@ -90,7 +90,8 @@ class Engine::Impl {
 
   std::array<offload::Tier*, offload::kTiers> tiers();
   void add_shards();
-  std::vector<offload::ShardId> add_grads(const std::vector<GroupSpecs>& groups);
+  std::vector<offload::ShardId> add_grads(const std::vector<GroupSpecs>& groups,
+                                          std::vector<std::optional<offload::ShardId>>& local);
   void choose_update_sites();
   void wire();
   // Other modes than Train wait for the updates that are under way.

@@ -118,34 +118,52 @@ void Engine::Impl::add_shards() {
   std::vector<std::size_t> per_value;
   for (const StateSpec& state_spec : states_) per_value.push_back(state_spec.elements_per_value);
   const std::vector<GroupSpecs> groups =
-      shard_specs(compute_->layouts(), plan.placement, config.param_type, plan.grad_type, states_);
-  const std::vector<offload::ShardId> grads = config.training ? add_grads(groups) : std::vector<offload::ShardId>{};
+      shard_specs(compute_->layouts(), plan.divisions, plan.placement, config.param_type, plan.grad_type, states_);
+  std::vector<std::optional<offload::ShardId>> local(groups.size());
+  const std::vector<offload::ShardId> grads =
+      config.training ? add_grads(groups, local) : std::vector<offload::ShardId>{};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const GroupSpecs& specs = groups[g];
     zero::GroupShards shards;
-    shards.param = store_->add(specs.param);
+    shards.partition = plan.divisions[g].partition;
+    shards.first = plan.divisions[g].updated.first;
+    offload::ShardSpec param = specs.param;
+    if (specs.whole_param) {
+      shards.whole_param = store_->add(*specs.whole_param);
+      param.within = {*shards.whole_param, shards.first};
+    }
+    shards.param = store_->add(param);
     if (config.training) {
       shards.grad = grads[g];
+      shards.local_grad = local[g];
       for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
       updates_.push_back(
           {shards.param,
            optimizer_.reads_param(config.param_type) ? offload::Access::ReadWrite : offload::Access::Write, shards.grad,
            shards.states, per_value});
+      updates_.back().first = shards.first;
     }
     shards_.push_back(std::move(shards));
   }
 }
 
-std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpecs>& groups) {
+std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpecs>& groups,
+                                                      std::vector<std::optional<offload::ShardId>>& local) {
   std::vector<offload::ShardId> grads(groups.size());
   const auto owner = [&](std::size_t g) { return plan.grad_homes.empty() ? g : plan.grad_homes[g]; };
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (owner(g) == g) grads[g] = store_->add(groups[g].grad);
+    if (owner(g) != g) continue;
+    offload::ShardSpec spec = groups[g].grad;
+    if (groups[g].local_grad) {
+      local[g] = store_->add(*groups[g].local_grad);
+      if (spec.home != TierKind::Nvme) spec.within = {*local[g], plan.divisions[g].updated.first};
+    }
+    grads[g] = store_->add(spec);
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (owner(g) == g) continue;
     offload::ShardSpec spec = groups[g].grad;
-    spec.in_turn_with = grads[owner(g)];
+    spec.within = {grads[owner(g)], 0};
     grads[g] = store_->add(spec);
   }
   return grads;
@@ -168,7 +186,7 @@ void Engine::Impl::wire() {
   groups_.reserve(layouts.size());
   for (std::size_t g = 0; g < layouts.size(); ++g) {
     pointers.push_back(&layouts[g]);
-    groups_.emplace_back(layouts[g], config.param_type, shards_[g].param, compute_->binding(g), *store_, *gather_slots_,
+    groups_.emplace_back(layouts[g], config.param_type, shards_[g], compute_->binding(g), *store_, *gather_slots_,
                          comm_, streams(), counters_);
   }
   const std::vector<zero::Visit> train = zero::train_visits(
@@ -176,6 +194,7 @@ void Engine::Impl::wire() {
   zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
                                      zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
   options.homes = plan.grad_homes;
+  if (config.rank_independent_sums) options.order = zero::GradReducer::Options::Order::ByMicroBatch;
   if (update_time() == zero::UpdateTime::DuringBackward) {
     options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
   }
@@ -185,9 +204,8 @@ void Engine::Impl::wire() {
   device_updates_ = std::make_unique<zero::DeviceUpdates>(
       device_optimizer_, update_staging_, zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_},
       counters_, busy_);
-  pipeline_ =
-      std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
-                                                comm_.rank(), update_thread_, busy_, zero::update_lane(update_time()));
+  pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
+                                                        update_thread_, busy_, zero::update_lane(update_time()));
   runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_);
   if (config.training) {
     train_visits_ = train;
@@ -195,8 +213,7 @@ void Engine::Impl::wire() {
   }
   const std::vector<zero::Visit> forward = zero::forward_visits(*compute_);
   forward_schedule_ = std::make_shared<offload::Schedule>(
-      "forward",
-      zero::scheduled_accesses(*store_, shards_, forward, zero::plan_actions(forward, plan.ahead), nullptr));
+      "forward", zero::scheduled_accesses(*store_, shards_, forward, zero::plan_actions(forward, plan.ahead), nullptr));
 }
 
 void Engine::Impl::plan_pages(const StepSummary& measured) {
@@ -210,7 +227,8 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
   }
   seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
   const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(
-      *store_, shards_, train_visits_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_, seconds, update_time());
+      *store_, shards_, train_visits_, zero::plan_actions(train_visits_, plan.ahead, update_time()), &updates_, seconds,
+      update_time());
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());
   PagePlan pages =

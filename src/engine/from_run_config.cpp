@@ -82,6 +82,9 @@ EngineConfig engine_config(const RunConfig& run) {
     config.recomputed_layers = static_cast<std::uint64_t>(*layers);
   }
   config.delay_update = run.strata.delay_update;
+  config.zero_stage = static_cast<int>(run.strata.zero_stage);
+  config.persistence_threshold = static_cast<std::uint64_t>(run.strata.persistence_threshold);
+  config.rank_independent_sums = run.strata.rank_independent_sums;
   config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
   config.optimizer = {run.optim, run.strata.optimizer_states.master, run.strata.optimizer_states.moments};
   config.device_budget = run.strata.budgets.device;

@@ -30,6 +30,29 @@ MemoryPlan make_plan(const PlanRequest& request) {
     throw ConfigError(
         "placement asks for nvme, but there is no nvme tier: set strata.nvme.paths to a folder on the drive");
   }
+  const std::size_t world = request.compute->layouts().front().world();
+  if (request.param == TierKind::Nvme && world > 1 && request.division.stage < 3) {
+    throw ConfigError("strata.placement.param: nvme on " + std::to_string(world) +
+                      " ranks needs strata.zero_stage: 3; in stage " + std::to_string(request.division.stage) +
+                      " every rank would write its own copy of all parameters to the drive");
+  }
+  if (request.division.by_micro_batch && request.param_type != DType::F32) {
+    throw ConfigError("strata.rank_independent_sums: true needs fp32 weights: set bf16: false and fp16: false");
+  }
+  if (request.division.by_micro_batch && request.training && !zero::same_sums_vertically(*request.compute, 2)) {
+    throw ConfigError(
+        "strata.rank_independent_sums: true does not hold for tied embeddings, whose gradient several layers of each "
+        "micro-batch add to; set it to false");
+  }
+  if (request.division.by_micro_batch && world > 1) {
+    if (request.grad == TierKind::Nvme) {
+      throw ConfigError("strata.placement.grad: nvme does not go with strata.rank_independent_sums: true on " +
+                        std::to_string(world) + " ranks; place the gradients on host or device");
+    }
+    if (request.division.stage == 0) {
+      throw ConfigError("strata.rank_independent_sums: true needs strata.zero_stage: 1, 2 or 3");
+    }
+  }
   const Planner planner(request);
   if (std::optional<MemoryPlan> plan = planner.best()) return std::move(*plan);
   const MemoryPlan closest = planner.closest();

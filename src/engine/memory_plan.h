@@ -22,6 +22,7 @@ struct PlanRequest {
   DType param_type = DType::BF16;
   bool training = true;           // false: no gradients and no optimizer states
   std::vector<StateSpec> states;  // of the optimizer for that type; sgd in fp32 has none
+  zero::Division division;
   std::size_t micro_batches = 1;
   bool accumulate_in_fp32 = true;  // several micro-batches; false: in param_type
   bool early_updates = false;      // zero::UpdateTime::DuringBackward: gradients use few homes in turn
@@ -53,9 +54,10 @@ struct MemoryPlan {
   Placement placement;
   zero::GatherAhead ahead = zero::GatherAhead::One;
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
-  DType grad_type = DType::F32;         // of gradients at home
-  std::vector<std::size_t> grad_homes;  // per group, the group whose home its gradient uses
-  std::size_t kept_graphs = 0;          // layers, counted from the loss, that do not recompute
+  DType grad_type = DType::F32;                // of gradients at home
+  std::vector<zero::GroupDivision> divisions;  // per group
+  std::vector<std::size_t> grad_homes;         // per group, the group whose home its gradient uses
+  std::size_t kept_graphs = 0;                 // layers, counted from the loss, that do not recompute
   std::vector<zero::SlotClass> gather_slots;
   std::vector<zero::SlotClass> grad_slots;
   std::vector<zero::SlotClass> grad_sum_slots;  // for gradients that are summed on the device before they travel
@@ -73,6 +75,7 @@ struct MemoryPlan {
   std::uint64_t nvme_read_per_step = 0;
   std::uint64_t nvme_written_per_step = 0;
   std::uint64_t link_per_step = 0;
+  std::uint64_t sent_per_step = 0;  // to other ranks, by this one; exact
 };
 
 // The size of the buffer through which weights are read from files and written to them.

@@ -1,6 +1,8 @@
 #include "engine/parts.h"
 
 #include <algorithm>
+#include <span>
+#include <type_traits>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -28,6 +30,13 @@ Compute choose_compute(const EngineConfig& config) {
   return zero::fp32_speed_over(config.param_type) >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
 }
 
+// What was measured decides alike on every rank: the first one's counts.
+template <typename T>
+void agree(Communicator& comm, T& measured) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  comm.broadcast(std::as_writable_bytes(std::span(&measured, 1)), 0);
+}
+
 std::uint64_t free_on_drives(const EngineConfig& config) {
   std::uint64_t bytes = 0;
   for (const auto& path : config.nvme_paths) bytes += free_disk_bytes(path);
@@ -45,6 +54,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
                       std::to_string(parts.config.max_position_embeddings) + "; lower max_seq_length");
   }
   parts.chosen = choose_compute(config);
+  if (config.comm) agree(*config.comm, parts.chosen);
   models::DecoderOptions options;
   options.group_type = zero::torch_type(config.param_type);
   options.compute = parts.chosen == Compute::Fp32 ? models::DecoderOptions::Compute::Fp32
@@ -56,8 +66,10 @@ ModelParts make_model_parts(const EngineConfig& config) {
   parts.graph_bytes = model->graph_bytes(config.batch_size, config.max_tokens);
   if (config.training && config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device) {
     parts.update_costs = measure_update_costs(config.optimizer, config.param_type, config.adam_threads);
+    if (config.comm) agree(*config.comm, parts.update_costs);
   }
-  parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, config.comm ? config.comm->world() : 1);
+  parts.compute =
+      zero::make_torch_layer_compute(std::move(model), config.param_type, config.comm ? config.comm->world() : 1);
   return parts;
 }
 
@@ -66,13 +78,17 @@ std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config) {
 }
 
 PerTier resolve_budgets(const EngineConfig& config) {
-  const std::uint64_t available = available_ram_bytes();
+  // Ranks on this machine share its memory and its drives alike.
+  const std::uint64_t ranks = std::max<std::size_t>(config.local_ranks, 1);
+  const std::uint64_t available = available_ram_bytes() / ranks;
   const std::uint64_t usable = available > 2 * kProcessBase ? (available - kProcessBase) / 10 * 9 : 0;
   const std::uint64_t asked = config.device_budget.value_or(0) + config.host_budget.value_or(0);
   if (asked > available) {
     throw OutOfBudget("strata.budgets ask for " + format_bytes(asked) +
                           " of RAM (the host device and the host tier share it), but only " + format_bytes(available) +
-                          " are available; lower strata.budgets.device or strata.budgets.host",
+                          (ranks > 1 ? " are available to each of the " + std::to_string(ranks) + " ranks here"
+                                     : std::string(" are available")) +
+                          "; lower strata.budgets.device or strata.budgets.host",
                       asked, available);
   }
   const std::uint64_t left = usable > asked ? usable - asked : 0;
@@ -81,10 +97,11 @@ PerTier resolve_budgets(const EngineConfig& config) {
   budgets[0] = config.device_budget.value_or(both_open ? left / 2 : left);
   budgets[1] = config.host_budget.value_or(both_open ? left / 2 : left);
   if (config.nvme_paths.empty()) return budgets;
-  const std::uint64_t free = free_on_drives(config);
+  const std::uint64_t free = free_on_drives(config) / ranks;
   if (config.nvme_budget.value_or(0) > free) {
     throw OutOfBudget("strata.budgets.nvme asks for " + format_bytes(*config.nvme_budget) + ", but only " +
-                          format_bytes(free) + " may be used in " + config.nvme_paths.front().string() +
+                          format_bytes(free) + (ranks > 1 ? " may be used by each rank in " : " may be used in ") +
+                          config.nvme_paths.front().string() +
                           "; free some disk or name another folder in strata.nvme.paths",
                       *config.nvme_budget, free);
   }
@@ -108,6 +125,8 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
     request.states = state_specs(config.optimizer, config.param_type);
     if (reads_param(config.optimizer, config.param_type)) request.param_access = offload::Access::ReadWrite;
   }
+  request.division = {config.zero_stage, config.persistence_threshold, config.comm ? config.comm->rank() : 0,
+                      config.rank_independent_sums};
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.accumulate_in_fp32 = config.accumulate_in_fp32;
   request.activation_bytes = parts.activation_bytes;

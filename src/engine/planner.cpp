@@ -33,24 +33,26 @@ PerTier in_mib(const PerTier& bytes) {
 }
 
 Planner::Planner(const PlanRequest& request) : request_(request), training_(request.training) {
-  for (const zero::FlatLayout& layout : request.compute->layouts()) {
-    group_bytes_.push_back(layout.numel() * bytes_of(request.param_type));
-    grad_bytes_.push_back(training_ ? layout.shard_numel() * bytes_of(grad_type()) : 0);
-    const std::uint64_t numel = layout.shard_numel();
-    sum_bytes_.push_back(numel * bytes_of(DType::F32));
-    totals_.param += numel * bytes_of(request.param_type);
+  for (const zero::GroupDivision& group : zero::divide(request.compute->layouts(), request.division)) {
+    group_bytes_.push_back(group.numel * bytes_of(request.param_type));
+    const std::uint64_t numel = group.updated.numel;
+    grad_bytes_.push_back(training_ ? numel * bytes_of(grad_type()) : 0);
+    sum_bytes_.push_back(group.numel * bytes_of(DType::F32));
+    totals_.param += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
+    whole_params_ += group.partition.param ? 0 : group_bytes_.back();
     if (!training_) continue;
     totals_.grad += numel * bytes_of(grad_type());
     for (const StateSpec& state : request.states) {
       totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
     }
-    totals_.optimizer_on_device += device_bytes_of_states(layout, request.states);
+    totals_.optimizer_on_device += device_bytes_of_states(group, request.states);
   }
   asked_on_device_ = static_cast<std::uint64_t>(static_cast<double>(totals_.optimizer_on_device) *
                                                 request.optimizer_device_share.value_or(0));
   split_ = split_classes();
-  const bool either = !request.accumulation && training_ && request.micro_batches > 1 && grad_type() == DType::F32 &&
-                      zero::same_sums_vertically(*request.compute, request.micro_batches);
+  // Several ranks add a vertical sum in another order.
+  const bool either = !request.accumulation && training_ && world() == 1 && request.micro_batches > 1 &&
+                      grad_type() == DType::F32 && zero::same_sums_vertically(*request.compute, request.micro_batches);
   orders_.push_back(order_of(request.accumulation.value_or(zero::Accumulation::Horizontal)));
   if (either) orders_.push_back(order_of(zero::Accumulation::Vertical));
 }
@@ -114,17 +116,39 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   order.accumulation = accumulation;
   order.visits =
       training_ ? zero::train_visits(compute, request_.micro_batches, accumulation) : zero::forward_visits(compute);
+  std::vector<std::size_t> gathers(group_bytes_.size(), 0);
   for (const zero::Action& action : zero::plan_actions(order.visits, zero::GatherAhead::None)) {
-    if (action.kind == zero::Action::Kind::Unshard) order.gathered += group_bytes_[action.index];
+    if (action.kind != zero::Action::Kind::Unshard) continue;
+    order.gathered += group_bytes_[action.index];
+    ++gathers[action.index];
   }
-  if (!training_) return order;
+  if (!training_) {
+    order.divisions = zero::divide(compute.layouts(), request_.division);
+    for (std::size_t g = 0; g < gathers.size(); ++g) order.sent += sent_for(g, order, 0, 1, gathers[g]);
+    return order;
+  }
   const std::vector<std::size_t> all = zero::count_contributions(order.visits, group_bytes_.size());
-  const std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
+  std::vector<std::size_t> first = zero::leading_contributions(order.visits, group_bytes_.size());
+  // One by one, in the order of the global batch.
+  const std::size_t rows = request_.division.by_micro_batch ? world() : 1;
+  if (rows > 1) std::fill(first.begin(), first.end(), 1);
+  order.divisions = zero::divide(compute.layouts(), request_.division, all, first);
   for (std::size_t g = 0; g < all.size(); ++g) {
-    order.grads_sent +=
-        first[g] > 1 ? grad_bytes_[g] + (all[g] - first[g]) * group_bytes_[g] : all[g] * group_bytes_[g];
+    const zero::GroupDivision& group = order.divisions[g];
+    order.sent += sent_for(g, order, all[g], first[g], gathers[g]);
+    // Where ranks add up first only a row of what is reduced goes home.
+    const bool row = group.partition.grad && rows == 1;
+    const std::uint64_t one = row ? group_bytes_[g] / group.numel * group.updated.numel : group_bytes_[g];
+    const std::uint64_t sum = group.adds_locally ? sum_bytes_[g] / 4 * bytes_of(grad_type()) : grad_bytes_[g];
+    order.grads_sent += first[g] > 1 ? sum + (all[g] - first[g]) * one : all[g] * one;
+    if (group.adds_locally) {
+      order.local_grad_bytes += sum;
+      order.grads_in_these += grad_bytes_[g];
+      order.grads_sent += sum + grad_bytes_[g];
+    }
     order.sums_on_device |= first[g] > 1;
-    order.grads_need_staging |= zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g], first[g]);
+    order.grads_need_staging |=
+        zero::GradReducer::needs_staging(request_.param_type, grad_type(), all[g] * rows, first[g]);
   }
   for (const std::vector<zero::GradArrival>& after_visit : zero::grad_arrivals(order.visits, group_bytes_.size())) {
     for (const zero::GradArrival& arrival : after_visit) {
@@ -136,10 +160,33 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   for (std::size_t g = 0; g < grad_bytes_.size(); ++g) {
     if (order.grad_homes.empty() || order.grad_homes[g] == g) order.grad_home_bytes += grad_bytes_[g];
   }
+  order.grad_home_bytes += order.local_grad_bytes - order.grads_in_these;
   if (accumulation == zero::Accumulation::Vertical) {
     order.open = std::max<std::size_t>(request_.micro_batches, 1);
   }
   return order;
+}
+
+std::uint64_t Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t contributions, std::size_t first,
+                                std::size_t gathers) const {
+  const zero::GroupDivision& group = order.divisions[g];
+  if (world() == 1) return 0;
+  const std::uint64_t in_type = group_bytes_[g];
+  const std::uint64_t in_home = group.numel * bytes_of(grad_type());
+  std::uint64_t bytes = 0;
+  if (group.partition.states) bytes += (group.partition.param ? gathers : 1) * in_type;  // weights
+  if (contributions > 0) {
+    // A sum of several goes in the home's type.
+    const bool one_sum = group.adds_locally || contributions == first;
+    const std::uint64_t leading = first > 1 || group.adds_locally ? in_home : in_type;
+    const std::uint64_t reduced = one_sum ? leading : leading + (contributions - first) * in_type;
+    bytes += group.partition.states ? reduced : 2 * reduced;  // stage 0 gathers the sum
+  }
+  return bytes / world() * (world() - 1);
+}
+
+bool Planner::gathered_in_place(const zero::GroupDivision& group, const Placement& placement) const {
+  return placement.param == TierKind::Device && (world() == 1 || !group.partition.param);
 }
 
 std::vector<Placement> Planner::placements() const {
@@ -153,7 +200,11 @@ std::vector<Placement> Planner::placements() const {
   };
   const auto untrained = std::optional(TierKind::Host);  // nothing of the kind exists
   for (const TierKind param : choices(request_.param)) {
+    // Each rank would keep a copy of all; groups that stage 3 leaves whole are few.
+    if (param == TierKind::Nvme && world() > 1 && request_.division.stage < 3) continue;
     for (const TierKind grad : choices(training_ ? request_.grad : untrained)) {
+      // Each page would be read and written once per rank.
+      if (grad == TierKind::Nvme && world() > 1 && request_.division.by_micro_batch) continue;
       for (const TierKind optimizer : choices(training_ ? request_.optimizer : untrained)) {
         result.push_back({param, grad, optimizer, param == TierKind::Nvme ? request_.param_host_share : 0,
                           optimizer == TierKind::Nvme ? request_.optimizer_host_share : 0,
@@ -193,6 +244,8 @@ MemoryPlan Planner::minimal(const StepOrder& order, const Placement& placement, 
   plan.placement = placement;
   plan.ahead = ahead;
   plan.grad_type = grad_type();
+  plan.divisions = order.divisions;
+  plan.sent_per_step = order.sent;
   if (placement.grad != TierKind::Nvme) plan.grad_homes = order.grad_homes;
   if (request_.recomputed_layers) {
     plan.kept_graphs = graphs() - std::min<std::uint64_t>(*request_.recomputed_layers, graphs());
@@ -203,18 +256,23 @@ MemoryPlan Planner::minimal(const StepOrder& order, const Placement& placement, 
   plan.slots = plan.pins_at_once;
   const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
   std::vector<std::vector<std::size_t>> gathered, made;
+  std::vector<std::vector<std::size_t>> summed;
   for (const zero::Visit& visit : order.visits) {
-    gathered.push_back(visit.groups);
+    std::vector<std::size_t>& groups = gathered.emplace_back();
+    for (const std::size_t g : visit.groups) {
+      if (!gathered_in_place(order.divisions[g], placement)) groups.push_back(g);
+    }
     made.push_back(visit.grad_groups);
   }
-  if (placement.param != TierKind::Device) {
-    plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
-  }
+  plan.gather_slots = zero::plan_slot_classes(group_bytes_, gathered, window);
   if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);
   if (placement.grad != TierKind::Device && order.grads_need_staging) plan.grad_staging_slots = kGradStagingSlots;
-  // A home on the device holds the sum itself, unless it is narrower than the sum.
-  if (placement.grad != TierKind::Device || grad_type() != DType::F32) {
-    if (order.sums_on_device) plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
+  // A home on the device holds the sum itself, unless it is narrower than the sum or the ranks' sums come to it; a
+  // local sum in host memory comes back to the device.
+  const bool home_sums = placement.grad == TierKind::Device && grad_type() == DType::F32 && world() == 1;
+  const bool local_in_host = order.local_grad_bytes > 0 && placement.grad != TierKind::Device;
+  if ((order.sums_on_device && !home_sums) || local_in_host) {
+    plan.grad_sum_slots = zero::plan_slot_classes(sum_bytes_, made, window);
   }
   // Streaming for speed alone waits until it is known what memory is left.
   plan.updates.site = request_.update_site == UpdateSite::Auto ? UpdateSite::Device : request_.update_site;
@@ -231,6 +289,9 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
   add_row(plan, "gradients", plan.placement.grad,
           plan.placement.grad == TierKind::Nvme ? totals_.grad : order.grad_home_bytes);
+  if (plan.placement.grad == TierKind::Nvme) {
+    add_row(plan, "gradients of one rank", TierKind::Host, order.local_grad_bytes);
+  }
   add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer,
             resident.on_device);
   add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
@@ -253,20 +314,20 @@ bool Planner::fits(const MemoryPlan& plan) {
 }
 
 UpdateShape Planner::update_shape() const {
-  return {training_, request_.compute->layouts(), request_.param_type, request_.param_access, grad_type(), request_.states,
-          request_.update_costs};
+  return {training_,   orders_.front().divisions, request_.param_type,  request_.param_access,
+          grad_type(), request_.states,           request_.update_costs};
 }
 
 Planner::Resident Planner::resident_states(const Placement& placement) const {
   Resident resident;
   if (placement.optimizer_device_bytes == 0) return resident;
-  const std::vector<zero::FlatLayout>& layouts = request_.compute->layouts();
-  const std::vector<bool> there = states_on_device(layouts, request_.states, placement.optimizer_device_bytes);
-  for (std::size_t g = 0; g < layouts.size(); ++g) {
+  const std::vector<zero::GroupDivision>& groups = orders_.front().divisions;
+  const std::vector<bool> there = states_on_device(groups, request_.states, placement.optimizer_device_bytes);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!there[g]) continue;
-    resident.on_device += device_bytes_of_states(layouts[g], request_.states);
+    resident.on_device += device_bytes_of_states(groups[g], request_.states);
     for (const StateSpec& state : request_.states) {
-      resident.bytes += state.values_for(layouts[g].shard_numel()) * bytes_of(state.dtype);
+      resident.bytes += state.values_for(groups[g].updated.numel) * bytes_of(state.dtype);
     }
   }
   return resident;
@@ -277,11 +338,13 @@ Planner::HostShares Planner::split_classes() const {
   const Placement on_nvme{
       TierKind::Nvme,  TierKind::Host, TierKind::Nvme, request_.param_host_share, request_.optimizer_host_share,
       asked_on_device_};
-  for (const GroupSpecs& group :
-       shard_specs(request_.compute->layouts(), on_nvme, request_.param_type, grad_type(), request_.states)) {
+  const std::vector<zero::FlatLayout>& layouts = request_.compute->layouts();
+  for (const GroupSpecs& group : shard_specs(layouts, zero::divide(layouts, request_.division), on_nvme,
+                                             request_.param_type, grad_type(), request_.states)) {
     shares.param += host_bytes(group.param);
     for (const offload::ShardSpec& state : group.states) shares.optimizer += host_bytes(state);
   }
+  shares.param += whole_params_;
   return shares;
 }
 

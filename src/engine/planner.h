@@ -42,7 +42,11 @@ struct StepOrder {
   std::uint64_t grads_added = 0;        // of these, to what is there already
   std::vector<std::size_t> grad_homes;  // in device or host memory
   std::uint64_t grad_home_bytes = 0;    // of these
-  std::size_t open = 1;                 // micro-batches at the same time
+  std::vector<zero::GroupDivision> divisions;
+  std::uint64_t local_grad_bytes = 0;  // where ranks add by themselves first
+  std::uint64_t grads_in_these = 0;    // gradients that are parts of those where they are in memory
+  std::uint64_t sent = 0;              // bytes to other ranks in one step
+  std::size_t open = 1;                // micro-batches at the same time
 };
 
 class Planner {
@@ -57,6 +61,12 @@ class Planner {
  private:
   std::optional<MemoryPlan> best_of(std::span<const Placement> placements) const;
   DType grad_type() const;
+  std::size_t world() const { return request_.compute->layouts().front().world(); }
+  // Whether the gathered parameters are the home itself.
+  bool gathered_in_place(const zero::GroupDivision& group, const Placement& placement) const;
+  // Of a group with so many contributions in one step, the first ones summed on the device, and so many gathers.
+  std::uint64_t sent_for(std::size_t group, const StepOrder& order, std::size_t contributions, std::size_t first,
+                         std::size_t gathers) const;
   StepOrder order_of(zero::Accumulation accumulation) const;
   std::vector<Placement> placements() const;
   std::uint64_t smallest_slot() const;
@@ -108,8 +118,9 @@ class Planner {
   const PlanRequest& request_;
   const bool training_;
   std::vector<std::uint64_t> group_bytes_;  // flat, in the group's type
-  std::vector<std::uint64_t> grad_bytes_;   // of a rank's shard at home
-  std::vector<std::uint64_t> sum_bytes_;    // of a rank's shard in fp32
+  std::vector<std::uint64_t> grad_bytes_;   // at home, of what this rank updates
+  std::vector<std::uint64_t> sum_bytes_;    // flat, in fp32
+  std::uint64_t whole_params_ = 0;          // bytes of those that are whole on every rank
   ClassTotals totals_;
   std::uint64_t asked_on_device_ = 0;  // of states, in whole groups
   HostShares split_;

@@ -57,6 +57,8 @@ struct RecomputeChoice {
 // moments, which are not exact.
 struct StrataConfig {
   std::int64_t zero_stage = 3;
+  std::int64_t persistence_threshold = 0;
+  bool rank_independent_sums = false;  // changes bits
   DeviceChoice device = DeviceChoice::Auto;
   struct Budgets {
     AutoBytes device;

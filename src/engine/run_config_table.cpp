@@ -38,7 +38,7 @@ constexpr Rule kLossScaleOrOff = {"must be 0 (dynamic), or greater than 0 and at
                                   [](double v) { return v >= 0 && v <= kLargestLossScale; }};
 constexpr Rule kPages = {"must be a positive multiple of 4096 bytes",
                          [](double v) { return v > 0 && std::fmod(v, static_cast<double>(kPageBytes)) == 0; }};
-constexpr Rule kStageThree = {"must be 3: stages 0 to 2 are not supported yet", [](double v) { return v == 3; }};
+constexpr Rule kStage = {"must be 0, 1, 2 or 3", [](double v) { return v >= 0 && v <= 3; }};
 template <class T>
 std::optional<double> number_of(const T& value) {
   if constexpr (std::same_as<T, double> || std::same_as<T, std::int64_t>) {
@@ -184,7 +184,14 @@ void add_output(std::vector<Setting>& rows) {
 
 void add_strata(std::vector<Setting>& rows) {
   Section s{"Memory and speed", rows};
-  s.add("strata.zero_stage", "", STRATA_FIELD(strata.zero_stage), kStageThree, "ZeRO stage.");
+  s.add("strata.zero_stage", "", STRATA_FIELD(strata.zero_stage), kStage,
+        "What ranks divide among them: 0 nothing, 1 the optimizer states, 2 and the gradients, 3 and the parameters.");
+  s.add("strata.persistence_threshold", "", STRATA_FIELD(strata.persistence_threshold), kNotNegative,
+        "Stage 3: layers with fewer parameters keep them whole on every rank.");
+  s.add(
+      "strata.rank_independent_sums", "", STRATA_FIELD(strata.rank_independent_sums), kAny,
+      "true = add gradients one micro-batch after the other, so that the same global batch gives the same bits on any "
+      "number of ranks; for fp32 and untied embeddings.");
   s.add("strata.device", "", STRATA_FIELD(strata.device), kAny, "host = train on the processor.");
   s.add_auto_group("strata.budgets", STRATA_FIELD(strata.budgets), "auto = all three measured, with a margin.");
   s.add("strata.budgets.device", "", STRATA_FIELD(strata.budgets.device), kPositive, "Device memory that may be used.");

@@ -8,6 +8,7 @@ namespace {
 
 using offload::ShardKind;
 using offload::ShardSpec;
+using offload::TierKind;
 
 // Splits a class, whose shards are gathered in one list so that each gets what rounding took from those before it.
 void split(const std::vector<ShardSpec*>& shards, double host_share) {
@@ -20,17 +21,27 @@ void split(const std::vector<ShardSpec*>& shards, double host_share) {
 
 }  // namespace
 
-std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, const Placement& placement,
+std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts,
+                                    std::span<const zero::GroupDivision> divisions, const Placement& placement,
                                     DType param_type, DType grad_type, std::span<const StateSpec> states) {
+  const auto in_memory = [](TierKind home) { return home == TierKind::Nvme ? TierKind::Host : home; };
   std::vector<GroupSpecs> groups;
-  const std::vector<bool> on_device = states_on_device(layouts, states, placement.optimizer_device_bytes);
-  for (const zero::FlatLayout& layout : layouts) {
-    const std::string& name = layout.group().name;
-    const std::uint64_t numel = layout.shard_numel();
+  const std::vector<bool> on_device = states_on_device(divisions, states, placement.optimizer_device_bytes);
+  for (std::size_t g = 0; g < layouts.size(); ++g) {
+    const std::string& name = layouts[g].group().name;
+    const zero::GroupDivision& division = divisions[g];
+    const std::uint64_t numel = division.updated.numel;
     GroupSpecs& group = groups.emplace_back();
     group.param = {name + "/param", ShardKind::Param, param_type, numel, placement.param};
+    if (!division.partition.param) {
+      group.param.home = in_memory(placement.param);
+      group.whole_param = {name + "/whole param", ShardKind::Param, param_type, division.numel, group.param.home};
+    }
     group.grad = {name + "/grad", ShardKind::Grad, grad_type, numel, placement.grad};
-    const offload::TierKind home = on_device[groups.size() - 1] ? offload::TierKind::Device : placement.optimizer;
+    if (division.adds_locally) {
+      group.local_grad = {name + "/local grad", ShardKind::Grad, grad_type, division.numel, in_memory(placement.grad)};
+    }
+    const TierKind home = on_device[g] ? TierKind::Device : placement.optimizer;
     for (const StateSpec& state : states) {
       group.states.push_back(
           {name + "/" + state.name, ShardKind::OptimState, state.dtype, state.values_for(numel), home});
@@ -38,7 +49,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, c
   }
   std::vector<ShardSpec*> params, optimizer;
   for (GroupSpecs& group : groups) {
-    params.push_back(&group.param);
+    if (!group.whole_param) params.push_back(&group.param);
     for (ShardSpec& state : group.states) {
       if (state.home == placement.optimizer) optimizer.push_back(&state);
     }
@@ -48,19 +59,19 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts, c
   return groups;
 }
 
-std::uint64_t device_bytes_of_states(const zero::FlatLayout& layout, std::span<const StateSpec> states) {
+std::uint64_t device_bytes_of_states(const zero::GroupDivision& group, std::span<const StateSpec> states) {
   std::uint64_t bytes = 0;
   for (const StateSpec& state : states) {
-    bytes += align_up(state.values_for(layout.shard_numel()) * bytes_of(state.dtype), kPageBytes);
+    bytes += align_up(state.values_for(group.updated.numel) * bytes_of(state.dtype), kPageBytes);
   }
   return bytes;
 }
 
-std::vector<bool> states_on_device(std::span<const zero::FlatLayout> layouts, std::span<const StateSpec> states,
+std::vector<bool> states_on_device(std::span<const zero::GroupDivision> divisions, std::span<const StateSpec> states,
                                    std::uint64_t device_bytes) {
   std::vector<bool> on_device;
-  for (const zero::FlatLayout& layout : layouts) {
-    const std::uint64_t bytes = device_bytes_of_states(layout, states);
+  for (const zero::GroupDivision& group : divisions) {
+    const std::uint64_t bytes = device_bytes_of_states(group, states);
     on_device.push_back(bytes > 0 && bytes <= device_bytes);
     if (on_device.back()) device_bytes -= bytes;
   }

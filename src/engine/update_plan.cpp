@@ -55,11 +55,11 @@ UpdatePlan plan_updates(const UpdateShape& shape, const Placement& placement, Up
   UpdatePlan plan;
   plan.site = site;
   if (!shape.training) return plan;
-  const std::vector<bool> on_device = states_on_device(shape.layouts, shape.states, placement.optimizer_device_bytes);
+  const std::vector<bool> on_device = states_on_device(shape.groups, shape.states, placement.optimizer_device_bytes);
   std::vector<std::vector<zero::UpdatePart>> parts;
   std::vector<zero::UpdateWork> work;
-  for (std::size_t g = 0; g < shape.layouts.size(); ++g) {
-    const std::uint64_t numel = shape.layouts[g].shard_numel();
+  for (std::size_t g = 0; g < shape.groups.size(); ++g) {
+    const std::uint64_t numel = shape.groups[g].updated.numel;
     parts.push_back(parts_of(shape, placement, on_device[g] ? TierKind::Device : placement.optimizer));
     // Where there is nothing to choose a group is one unit: plans are made by the dozen.
     const std::uint64_t page = site == UpdateSite::Auto ? slot_bytes / bytes_of(shape.param_type) : numel;

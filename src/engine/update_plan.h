@@ -10,7 +10,7 @@
 #include "core/shard_optimizer.h"
 #include "engine/engine_config.h"
 #include "engine/shard_specs.h"
-#include "zero/flat_layout.h"
+#include "zero/partition.h"
 #include "zero/update_sites.h"
 
 namespace strata::engine {
@@ -26,7 +26,7 @@ struct UpdatePlan {
 // What an update works on, wherever that lies.
 struct UpdateShape {
   bool training = true;
-  std::span<const zero::FlatLayout> layouts;
+  std::span<const zero::GroupDivision> groups;
   DType param_type = DType::BF16;
   offload::Access param_access = offload::Access::Write;
   DType grad_type = DType::BF16;

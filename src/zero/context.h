@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/communicator.h"
@@ -12,6 +13,7 @@
 #include "core/shard_optimizer.h"
 #include "offload/shard_store.h"
 #include "zero/device_slots.h"
+#include "zero/partition.h"
 
 namespace strata::zero {
 
@@ -30,11 +32,18 @@ struct LinkCounters {
   std::atomic<std::uint64_t> to_host = 0;
 };
 
-// Where a group's shards live in the store.
+// Where a group's shards live in the store. Parameter, gradient and states are those that this rank updates
+// (updated_range()).
 struct GroupShards {
   offload::ShardId param;
   offload::ShardId grad;
   std::vector<offload::ShardId> states;  // in the order of ShardOptimizer::states()
+  std::uint64_t first = 0;               // where these begin in the flat layout
+  Partition partition = {};
+  // Where the rank keeps the whole parameter: `param` is a part of it, or all. Absent: nowhere, or there is one rank.
+  std::optional<offload::ShardId> whole_param = std::nullopt;
+  // Where it adds its own contributions before the ranks' sums are added (adds_locally()); in device or host memory.
+  std::optional<offload::ShardId> local_grad = std::nullopt;
 };
 
 }  // namespace strata::zero

@@ -54,82 +54,137 @@ DeviceSlots::Lease GradReducer::acquire(std::size_t group) {
 
 void GradReducer::reduce(std::size_t group, const DeviceSlots::Lease& lease) {
   STRATA_EXPECTS(received_[group] < options_.contributions[group], "more contributions than announced");
-  const TensorSpan full{lease.data, options_.grad_dtype, layouts_[group]->numel()};
+  const TensorSpan flat{lease.data, options_.grad_dtype, layouts_[group]->numel()};
   streams_.comm.wait(streams_.compute.record());
-  comm_.reduce_scatter(streams_.comm, full);
-  const std::size_t shard_numel = layouts_[group]->shard_numel();
-  const TensorSpan shard = full.subspan(comm_.rank() * shard_numel, shard_numel);
-  const Arrival arrival = received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded;
   if (sums_on_device(group)) {
-    sum_on_device(group, shard, lease);
-  } else if (on_device(group)) {
-    to_device_home(group, shard, arrival);
-    slots_.release(lease, streams_.comm.record());
+    sum_on_device(group, flat, lease);
   } else {
-    streams_.copy_out.wait(streams_.comm.record());
-    to_host_home(group, shard, arrival);
-    slots_.release(lease, streams_.copy_out.record());
+    slots_.release(lease, send(group, flat, received_[group] == 0 ? Arrival::Overwrites : Arrival::IsAdded));
   }
   if (++received_[group] == options_.contributions[group]) take_statistics(group);
 }
 
-// A home on the device holds the sum itself, unless it is narrower than the sum.
+// A home on the device holds the sum itself, unless it is narrower than the sum or gets what ranks have added up.
 bool GradReducer::sums_on_device(std::size_t group) const {
-  const bool home_sums = on_device(group) && store_.spec(shards_[group].grad).dtype == DType::F32;
-  return !home_sums && summed_first(group) > 1 && received_[group] < summed_first(group);
+  if (options_.order == Options::Order::ByMicroBatch || received_[group] >= summed_first(group)) return false;
+  const offload::ShardId home = arrival_home(group);
+  const bool takes_contributions = comm_.world() == 1 || shards_[group].local_grad;
+  const bool home_sums = takes_contributions && on_device(home) && store_.spec(home).dtype == DType::F32;
+  return !home_sums && summed_first(group) > 1;
 }
 
-void GradReducer::sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease) {
+void GradReducer::sum_on_device(std::size_t group, TensorSpan flat, const DeviceSlots::Lease& lease) {
   STRATA_EXPECTS(options_.accumulators != nullptr, "sums on the device need accumulators");
   const bool first = received_[group] == 0;
   DeviceSlots::Lease& sum = accumulator_[group];
   if (first) {
-    sum = options_.accumulators->acquire(shard.numel * bytes_of(DType::F32));
+    sum = options_.accumulators->acquire(flat.numel * bytes_of(DType::F32));
     streams_.comm.wait(sum.free);
   }
-  const TensorSpan total{sum.data, DType::F32, shard.numel};
-  streams_.comm.launch([math = &device_math_, total, shard, first] {
-    first ? math->cast(total, shard) : math->accumulate(total, shard);
-  });
+  const TensorSpan total{sum.data, DType::F32, flat.numel};
+  streams_.comm.launch(
+      [math = &device_math_, total, flat, first] { first ? math->cast(total, flat) : math->accumulate(total, flat); });
   if (received_[group] + 1 < summed_first(group)) {
     slots_.release(lease, streams_.comm.record());
     return;
   }
-  if (on_device(group)) {
-    to_device_home(group, total, Arrival::Overwrites);
-    slots_.release(lease, streams_.comm.record());
-    options_.accumulators->release(sum, streams_.comm.record());
-    return;
-  }
-  // It travels in the home's type; `shard` itself is done with.
-  const bool narrow = store_.spec(shards_[group].grad).dtype != DType::F32;
-  if (narrow) streams_.comm.launch([math = &device_math_, total, shard] { math->cast(shard, total); });
-  streams_.copy_out.wait(streams_.comm.record());
-  to_host_home(group, narrow ? shard : total, Arrival::Overwrites);
-  slots_.release(lease, streams_.copy_out.record());
-  options_.accumulators->release(sum, streams_.copy_out.record());
+  // It travels in the home's type; `flat` itself is done with.
+  const bool narrow = store_.spec(arrival_home(group)).dtype != DType::F32;
+  if (narrow) streams_.comm.launch([math = &device_math_, total, flat] { math->cast(flat, total); });
+  const Event sent = send(group, narrow ? flat : total, Arrival::Overwrites);
+  slots_.release(lease, sent);
+  options_.accumulators->release(sum, sent);
 }
 
-void GradReducer::to_device_home(std::size_t group, TensorSpan shard, Arrival arrival) {
-  const offload::ShardId id = shards_[group].grad;
-  const TensorSpan home{store_.device_address(id), store_.spec(id).dtype, shard.numel};
+Event GradReducer::send(std::size_t group, TensorSpan flat, Arrival arrival) {
+  if (options_.order == Options::Order::ByMicroBatch && comm_.world() > 1) return send_rows(group, flat, arrival);
+  if (!shards_[group].local_grad) {
+    return to_home(group, shards_[group].grad, summed_over_ranks(group, flat), arrival, is_last(group));
+  }
+  const Event sent = to_home(group, *shards_[group].local_grad, flat, arrival, false);
+  if (is_last(group)) reduce_local_sum(group);
+  return sent;
+}
+
+Event GradReducer::send_rows(std::size_t group, TensorSpan flat, Arrival arrival) {
+  comm_.all_to_all(streams_.comm, flat);
+  const std::size_t row = layouts_[group]->shard_numel();
+  Event sent;
+  for (std::size_t r = 0; r < comm_.world(); ++r) {
+    const bool last = is_last(group) && r + 1 == comm_.world();
+    sent = to_home(group, shards_[group].grad, flat.subspan(r * row, row), r == 0 ? arrival : Arrival::IsAdded, last);
+  }
+  return sent;
+}
+
+TensorSpan GradReducer::summed_over_ranks(std::size_t group, TensorSpan flat) {
+  if (comm_.world() == 1) return flat;
+  comm_.reduce_scatter(streams_.comm, flat);
+  if (!shards_[group].partition.states) {
+    comm_.all_gather(streams_.comm, flat);
+    return flat;
+  }
+  return flat.subspan(shards_[group].first, layouts_[group]->shard_numel());
+}
+
+// All contributions of this rank are on their way to local_grad.
+void GradReducer::reduce_local_sum(std::size_t group) {
+  const offload::ShardId local = *shards_[group].local_grad;
+  const offload::ShardSpec& spec = store_.spec(local);
+  if (std::byte* const home = store_.device_address(local)) {
+    const TensorSpan sum = summed_over_ranks(group, {home, spec.dtype, spec.numel});
+    // Where the gradient's home is a part of this one, the sum is there already.
+    if (store_.device_address(shards_[group].grad) == sum.data) {
+      arriving_[group].push_back(streams_.comm.record());
+    } else {
+      (void)to_home(group, shards_[group].grad, sum, Arrival::Overwrites, true);
+    }
+    return;
+  }
+  STRATA_EXPECTS(options_.accumulators != nullptr, "local sums in host memory travel through accumulators");
+  const DeviceSlots::Lease lease = options_.accumulators->acquire(spec.numel * bytes_of(DType::F32));
+  streams_.comm.wait(lease.free);
+  for (const Event& arrived : arriving_[group]) streams_.comm.wait(arrived);
+  const TensorSpan flat{lease.data, spec.dtype, spec.numel};
+  for (std::uint32_t p = 0; p < store_.pieces(local); ++p) {
+    const offload::PieceRange range = store_.range({local, p});
+    const offload::Pin pin = store_.acquire({local, p}, offload::Access::Read);  // not paged
+    streams_.comm.copy(flat.subspan(range.first, range.numel).data, pin.bytes().data(), pin.bytes().size());
+  }
+  counters_.to_device += flat.bytes();
+  const TensorSpan sum = summed_over_ranks(group, flat);
+  options_.accumulators->release(lease, to_home(group, shards_[group].grad, sum, Arrival::Overwrites, true));
+}
+
+Event GradReducer::to_home(std::size_t group, offload::ShardId home, TensorSpan values, Arrival arrival, bool last) {
+  if (on_device(home)) {
+    to_device_home(group, home, values, arrival);
+    return streams_.comm.record();
+  }
+  streams_.copy_out.wait(streams_.comm.record());
+  to_host_home(group, home, values, arrival, last);
+  return streams_.copy_out.record();
+}
+
+void GradReducer::to_device_home(std::size_t group, offload::ShardId id, TensorSpan values, Arrival arrival) {
+  const TensorSpan home{store_.device_address(id), store_.spec(id).dtype, values.numel};
   const bool first = arrival == Arrival::Overwrites;
   if (first) streams_.comm.wait(home_free_[home_of(group)]);
-  streams_.comm.launch(
-      [math = &device_math_, home, shard, first] { first ? math->cast(home, shard) : math->accumulate(home, shard); });
+  streams_.comm.launch([math = &device_math_, home, values, first] {
+    first ? math->cast(home, values) : math->accumulate(home, values);
+  });
   arriving_[group].push_back(streams_.comm.record());
 }
 
-void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arrival) {
-  const offload::ShardId id = shards_[group].grad;
+void GradReducer::to_host_home(std::size_t group, offload::ShardId id, TensorSpan values, Arrival arrival, bool last) {
   const DType home_dtype = store_.spec(id).dtype;
   const bool first = arrival == Arrival::Overwrites;
-  const bool copied = first && home_dtype == shard.dtype;
+  const bool copied = first && home_dtype == values.dtype;
   const Event home_free = first ? home_free_[home_of(group)] : Event();
-  counters_.to_host += shard.bytes();
+  counters_.to_host += values.bytes();
   std::vector<double>& sums = sums_[group];
   const auto blocks = [&](std::uint32_t p) { return ceil_div(store_.range({id, p}).numel, ShardMath::kNormBlock); };
-  if (is_last(group)) {
+  if (last) {
     std::size_t all = 0;
     for (std::uint32_t p = 0; p < store_.pieces(id); ++p) all += blocks(p);
     sums.assign(all, 0);
@@ -140,9 +195,9 @@ void GradReducer::to_host_home(std::size_t group, TensorSpan shard, Arrival arri
     offload::Pin pin = store_.acquire({id, p}, first ? offload::Access::Write : offload::Access::ReadWrite);
     const Event ready = pin.ready();
     const TensorSpan home{pin.bytes().data(), home_dtype, range.numel};
-    const TensorSpan piece = shard.subspan(range.first, range.numel);
+    const TensorSpan piece = values.subspan(range.first, range.numel);
     std::function<void()> add, sum_squares;
-    if (is_last(group)) {
+    if (last) {
       sum_squares = [math = &host_math_, home, squares = std::span(sums).subspan(block, blocks(p))] {
         math->block_sums_of_squares(home, squares);
       };
@@ -208,7 +263,7 @@ Event GradReducer::on_adder(offload::Pin pin, std::function<void()> work) {
 void GradReducer::take_statistics(std::size_t group) {
   const offload::ShardId id = shards_[group].grad;
   if (std::byte* const device_home = store_.device_address(id)) {
-    const TensorSpan home{device_home, store_.spec(id).dtype, layouts_[group]->shard_numel()};
+    const TensorSpan home{device_home, store_.spec(id).dtype, store_.spec(id).numel};
     sums_[group].assign(ceil_div(home.numel, ShardMath::kNormBlock), 0);
     streams_.comm.launch([this, group, home] { device_math_.block_sums_of_squares(home, sums_[group]); });
     arriving_[group].push_back(streams_.comm.record());
@@ -260,14 +315,29 @@ double GradReducer::sum_of_squares() {
                  "slots of " + std::to_string(store_.piece_numel(DType::F32)) +
                      " fp32 elements cut the norm's blocks: make them a multiple of " +
                      std::to_string(ShardMath::kNormBlock));
-  double total = 0;
+  std::vector<double> mine;  // of the rows
   for (std::size_t g = 0; g < layouts_.size(); ++g) {
     const offload::ShardSpec& spec = store_.spec(shards_[g].grad);
     STRATA_EXPECTS(spec.host_numel == spec.numel || spec.host_numel % ShardMath::kNormBlock == 0,
                    "the host share of " + spec.name + " cuts the norm's blocks");
-    for (const double block : sums_[g]) total += block;
+    if (shards_[g].partition.states) mine.insert(mine.end(), sums_[g].begin(), sums_[g].end());
   }
-  comm_.all_reduce_sum({&total, 1});
+  // Of all ranks, which hold equally many: added up block by block in the order of the model, so that the norm does not
+  // depend on the number of ranks.
+  std::vector<double> all(mine.size() * comm_.world());
+  std::copy(mine.begin(), mine.end(), all.begin() + static_cast<std::ptrdiff_t>(mine.size() * comm_.rank()));
+  comm_.all_gather_values(all);
+  double total = 0;
+  std::size_t row = 0;
+  for (std::size_t g = 0; g < layouts_.size(); ++g) {
+    const bool divided = shards_[g].partition.states;
+    for (std::size_t r = 0; r < (divided ? comm_.world() : 1); ++r) {
+      for (std::size_t b = 0; b < sums_[g].size(); ++b) {
+        total += divided ? all[r * mine.size() + row + b] : sums_[g][b];
+      }
+    }
+    if (divided) row += sums_[g].size();
+  }
   return total;
 }
 

@@ -11,11 +11,14 @@ namespace strata::zero {
 
 // Contributions are added in the order in which they are reduced. They travel in the group's type and are added at
 // home, but for those that are summed on the device first (Options::summed_first): that sum is made in fp32 and travels
-// once, in the home's type. With homes in fp32 the same numbers are added in the same order either way, so the bits are
-// the same; a narrower home rounds after each addition there, but once for such a sum. The first contribution of a step
-// overwrites, so homes are never zeroed. The squares of a piece are summed as soon as its last contribution is there,
-// before its page can leave. Caller thread only, unless said otherwise; what is done on the host runs on `adder`, in
-// order.
+// once, in the home's type. With one rank and homes in fp32 the same numbers are added in the same order either way, so
+// the bits are the same; a narrower home rounds after each addition there, but once for such a sum.
+//
+// With several ranks what travels is first summed over them, in rank order: each contribution, and the sums made on the
+// device; but where a rank adds locally (GroupShards::local_grad), its own sum, once. Options::Order tells another way.
+// The first contribution of a step overwrites, so homes are never zeroed. The squares of a piece are summed as soon as
+// its last contribution is there, before its page can leave. Caller thread only, unless said otherwise; what is done on
+// the host runs on `adder`, in order.
 class GradReducer {
  public:
   struct Options {
@@ -24,10 +27,16 @@ class GradReducer {
     // Of those the first ones that make one sum on the device before they go to their home (leading_contributions());
     // empty: 1 each, which goes as it is.
     std::vector<std::size_t> summed_first = {};
-    DeviceSlots* accumulators = nullptr;  // for these sums: a rank's shard in fp32; null when there are none
+    // For these sums, and for local ones on their way from host memory: the flat gradient in fp32; null when there are
+    // none.
+    DeviceSlots* accumulators = nullptr;
     // Whether a gradient with a value that is not finite fails its group (DataError that names it). Where updates begin
     // before all gradients are known, nothing else can stop them in time.
     enum class NotFinite : std::uint8_t { Counts, Fails } not_finite = NotFinite::Counts;
+    // ByRank: each contribution is the sum over the ranks. ByMicroBatch: each rank's contribution is added by itself,
+    // in rank order, so that N ranks with k micro-batches add the same numbers in the same order as one with N k: equal
+    // bits, in fp32. Takes N times the traffic to the home; nothing is summed on the device or locally then.
+    enum class Order : std::uint8_t { ByRank, ByMicroBatch } order = Order::ByRank;
     // Per group, the group whose home it uses (grad_homes_in_turn()); empty: each its own.
     std::vector<std::size_t> homes = {};
   };
@@ -75,12 +84,24 @@ class GradReducer {
   }
   std::size_t home_of(std::size_t group) const { return options_.homes.empty() ? group : options_.homes[group]; }
   bool is_last(std::size_t group) const { return received_[group] + 1 == options_.contributions[group]; }
-  bool on_device(std::size_t group) const { return store_.device_address(shards_[group].grad) != nullptr; }
+  bool on_device(offload::ShardId shard) const { return store_.device_address(shard) != nullptr; }
+  // Where a rank's own contributions go.
+  offload::ShardId arrival_home(std::size_t group) const {
+    return shards_[group].local_grad.value_or(shards_[group].grad);
+  }
   bool sums_on_device(std::size_t group) const;
-  void sum_on_device(std::size_t group, TensorSpan shard, const DeviceSlots::Lease& lease);
+  void sum_on_device(std::size_t group, TensorSpan flat, const DeviceSlots::Lease& lease);
   enum class Arrival : std::uint8_t { Overwrites, IsAdded };
-  void to_device_home(std::size_t group, TensorSpan shard, Arrival arrival);
-  void to_host_home(std::size_t group, TensorSpan shard, Arrival arrival);
+  // Those below return when `flat` and `values` are no longer used.
+  Event send(std::size_t group, TensorSpan flat, Arrival arrival);
+  Event send_rows(std::size_t group, TensorSpan flat, Arrival arrival);
+  // The part of `flat` that this rank keeps, summed over the ranks by the comm stream.
+  TensorSpan summed_over_ranks(std::size_t group, TensorSpan flat);
+  void reduce_local_sum(std::size_t group);
+  // `last`: nothing is added to it any more.
+  Event to_home(std::size_t group, offload::ShardId home, TensorSpan values, Arrival arrival, bool last);
+  void to_device_home(std::size_t group, offload::ShardId home, TensorSpan values, Arrival arrival);
+  void to_host_home(std::size_t group, offload::ShardId home, TensorSpan values, Arrival arrival, bool last);
   TensorSpan stage(TensorSpan shard, std::size_t slot);
   Event on_adder(offload::Pin pin, std::function<void()> work);
   void take_statistics(std::size_t group);

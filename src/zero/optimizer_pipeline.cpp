@@ -77,13 +77,12 @@ bool update_acquires(const offload::ShardStore& store, const UpdateShards& shard
 
 OptimizerPipeline::OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
                                      offload::ShardStore& store, ShardOptimizer& host_optimizer, DeviceUpdates* device,
-                                     std::size_t rank, Executor& updates, BusyTimes& times, offload::Lane lane)
+                                     Executor& updates, BusyTimes& times, offload::Lane lane)
     : layouts_(std::move(layouts)),
       shards_(std::move(shards)),
       store_(store),
       host_optimizer_(host_optimizer),
       device_(device),
-      rank_(rank),
       updates_(updates),
       times_(times),
       lane_(lane),
@@ -103,9 +102,8 @@ void OptimizerPipeline::Pieces::end_before(const std::shared_ptr<Pieces>& pieces
                                            const Event& until) {
   while (pieces->ended_ < piece) {
     EventSource& source = pieces->sources_[pieces->ended_++];
-    until.on_complete([pieces, &source](const std::exception_ptr& error) {
-      error ? source.fail(error) : source.complete();
-    });
+    until.on_complete(
+        [pieces, &source](const std::exception_ptr& error) { error ? source.fail(error) : source.complete(); });
   }
 }
 
@@ -185,12 +183,12 @@ Event OptimizerPipeline::update(std::size_t group, const StepContext& context, c
 }
 
 std::vector<Segment> OptimizerPipeline::segments_of(std::size_t group, std::uint64_t first, std::uint64_t numel) const {
-  return layouts_[group]->segments(rank_ * layouts_[group]->shard_numel() + first, numel);
+  return layouts_[group]->segments(shards_[group].first + first, numel);
 }
 
 // As ShardViews::first_element.
 std::uint64_t OptimizerPipeline::element_index(std::size_t group, std::uint64_t first) const {
-  return (static_cast<std::uint64_t>(group) << 40) + rank_ * layouts_[group]->shard_numel() + first;
+  return (static_cast<std::uint64_t>(group) << 40) + shards_[group].first + first;
 }
 
 TensorSpan OptimizerPipeline::in_page(const UpdateShards& shards, std::size_t position, const Page& page,

@@ -23,6 +23,7 @@ struct UpdateShards {
   std::vector<offload::ShardId> states;
   std::vector<std::size_t> elements_per_value{};  // of each state: StateSpec; empty: 1 of all
   std::vector<UpdateSite> sites{};                // of each piece of the parameter; empty: the host, for all
+  std::uint64_t first = 0;                        // where the parameter begins in the flat layout
 
   // Elements of the parameter that share one value of a position's shard.
   std::size_t per_value(std::size_t position) const {
@@ -71,7 +72,7 @@ class OptimizerPipeline {
   // `device`: null where no chunk is updated there; only this pipeline calls it, and `host_optimizer` runs at the same
   // time as its optimizer. `lane`: of the schedule, for the update's accesses. References must outlive the pipeline.
   OptimizerPipeline(std::vector<const FlatLayout*> layouts, std::vector<UpdateShards> shards,
-                    offload::ShardStore& store, ShardOptimizer& host_optimizer, DeviceUpdates* device, std::size_t rank,
+                    offload::ShardStore& store, ShardOptimizer& host_optimizer, DeviceUpdates* device,
                     Executor& updates, BusyTimes& times, offload::Lane lane = offload::Lane::Gathers);
 
   // Starts updating every group, in forward order. Event g completes when group g's new parameter and states are the
@@ -124,13 +125,12 @@ class OptimizerPipeline {
   offload::ShardStore& store_;
   ShardOptimizer& host_optimizer_;
   DeviceUpdates* const device_;
-  const std::size_t rank_;
   Executor& updates_;
   BusyTimes& times_;
   const offload::Lane lane_;
   std::vector<std::vector<Event>> updated_pieces_;  // of each group
-  Event last_on_device_;        // of the thread of `updates_`, as the next one
-  std::exception_ptr failure_;  // the first one
+  Event last_on_device_;                            // of the thread of `updates_`, as the next one
+  std::exception_ptr failure_;                      // the first one
 };
 
 }  // namespace strata::zero

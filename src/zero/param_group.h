@@ -21,26 +21,26 @@ class ParamGroup {
  public:
   enum class State : std::uint8_t { Sharded, Gathering, Unsharded };
 
-  // References must outlive the group. With one rank and the shard at home on the device the storages view the home
-  // itself.
-  ParamGroup(const FlatLayout& layout, DType dtype, offload::ShardId param, StorageBinding& binding,
+  // References must outlive the group. Where the whole parameter is at home on the device the storages view the home
+  // itself. `comm` gathers this group's parameters.
+  ParamGroup(const FlatLayout& layout, DType dtype, const GroupShards& shards, StorageBinding& binding,
              offload::ShardStore& store, DeviceSlots& gather, Communicator& comm, Streams streams,
              LinkCounters& counters);
 
   State state() const { return state_; }
   const FlatLayout& layout() const { return layout_; }
   std::uint64_t full_bytes() const { return layout_.numel() * bytes_of(dtype_); }
-  // Gathers so far; the volume law of ZeRO-3 is stated in them.
+  // All-gathers so far.
   std::uint64_t gathers() const { return gathers_; }
 
-  // The group's parameters are being updated until `updated` completes. Requires: Sharded.
+  // The group's parameters are being updated until `updated` completes; said of every update. Requires: Sharded.
   // `pieces`: where not empty, each completes when that piece of the parameter has its new value, so that its copy need
   // not wait for the others.
   void update_until(Event updated, std::vector<Event> pieces = {});
   // Blocks until then. Throws: what the update failed with.
   void wait_for_update() const { updated_.wait(); }
-  // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. Throws: what
-  // the update failed with.
+  // Sharded to Gathering: queues the copies of this rank's shard and the all-gather. A rank that keeps the whole
+  // parameter gathers once after each update and keeps what it got. Throws: what the update failed with.
   void unshard();
   // Gathering to Unsharded: the compute stream waits for the gather and binds the storages.
   void wait_for_unshard();
@@ -48,11 +48,15 @@ class ParamGroup {
   void reshard();
 
  private:
-  void copy_shard_to(std::byte* row);
+  // Pieces of `shard` one after the other to `destination`.
+  void copy_in(offload::ShardId shard, std::byte* destination);
+  void all_gather();
+  // Copies the rows of other ranks to the home of the whole parameter, which is in host memory.
+  void keep_rows_of_others();
 
   const FlatLayout& layout_;
   const DType dtype_;
-  const offload::ShardId param_;
+  const GroupShards shards_;
   StorageBinding& binding_;
   offload::ShardStore& store_;
   DeviceSlots& gather_;
@@ -63,6 +67,9 @@ class ParamGroup {
   std::byte* full_ = nullptr;
   std::optional<DeviceSlots::Lease> lease_;  // empty while the storages view the home
   Event gathered_;
+  bool stale_;      // of a whole parameter: rows of other ranks are those before the last update
+  Event kept_;      // rows of other ranks are at home
+  Event last_use_;  // by the compute stream, of a home on the device
   std::vector<Event> updated_pieces_;
   Event updated_;
   std::uint64_t gathers_ = 0;

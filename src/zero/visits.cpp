@@ -144,9 +144,11 @@ offload::Lane update_lane(UpdateTime time) {
   return offload::Lane::Gathers;
 }
 
-std::vector<offload::ScheduledAccess> scheduled_accesses(
-    const offload::ShardStore& store, const std::vector<GroupShards>& shards, const std::vector<Visit>& visits,
-    const std::vector<Action>& actions, const std::vector<UpdateShards>* updates, UpdateTime time) {
+std::vector<offload::ScheduledAccess> scheduled_accesses(const offload::ShardStore& store,
+                                                         const std::vector<GroupShards>& shards,
+                                                         const std::vector<Visit>& visits,
+                                                         const std::vector<Action>& actions,
+                                                         const std::vector<UpdateShards>* updates, UpdateTime time) {
   std::vector<offload::ScheduledAccess> accesses;
   for (const offload::TimedAccess& access : timed_accesses(store, shards, visits, actions, updates, {}, time)) {
     accesses.push_back({access.piece, access.access, access.lane});
@@ -157,8 +159,8 @@ std::vector<offload::ScheduledAccess> scheduled_accesses(
 std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& store,
                                                  const std::vector<GroupShards>& shards,
                                                  const std::vector<Visit>& visits, const std::vector<Action>& actions,
-                                                 const std::vector<UpdateShards>* updates,
-                                                 const StepSeconds& seconds, UpdateTime time) {
+                                                 const std::vector<UpdateShards>* updates, const StepSeconds& seconds,
+                                                 UpdateTime time) {
   std::vector<offload::TimedAccess> accesses;
   const offload::Lane lane = update_lane(time);
   struct Computing {
@@ -188,8 +190,18 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
   };
   std::vector<std::vector<GradArrival>> arrivals(visits.size());
   if (updates != nullptr) arrivals = grad_arrivals(visits, shards.size());
+  std::vector<std::size_t> to_come(shards.size(), 0);
+  for (const std::vector<GradArrival>& after_visit : arrivals) {
+    for (const GradArrival& arrival : after_visit) ++to_come[arrival.group];
+  }
   const auto add_gradients = [&](const std::vector<GradArrival>& after_visit) {
-    for (const auto& [group, access] : after_visit) {
+    for (auto [group, access] : after_visit) {
+      --to_come[group];
+      // What a rank adds by itself needs no page; the sum over the ranks follows the last of it.
+      if (shards[group].local_grad) {
+        if (to_come[group] > 0) continue;
+        access = offload::Access::Write;
+      }
       const offload::ShardId grad = shards[group].grad;
       if (store.device_address(grad) != nullptr) continue;
       for (std::uint32_t p = 0; p < store.pieces(grad); ++p) {

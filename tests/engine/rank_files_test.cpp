@@ -92,6 +92,37 @@ TEST_F(RankFilesTest, ACheckpointOfAnyRanksIsWrittenAgainTheSameByAnyOthers) {
   }
 }
 
+TEST_F(RankFilesTest, ACheckpointOfAnyStageContinuesInAnyOther) {
+  const std::vector<data::Batch> batch{test::tiny_batch(77)};
+  const auto next_losses = [&](Engine& engine) {
+    std::vector<double> losses;
+    for (int i = 0; i < 3; ++i) losses.push_back(engine.train_step(batch, 1e-2).loss);
+    return losses;
+  };
+  EngineConfig first = config(TierKind::Host);
+  first.param_type = DType::F32;
+  std::vector<double> uninterrupted(3);
+  run_engines(first, 2, [&](Engine& engine) {
+    train_ranks(engine, 2, 1e-2);
+    save_checkpoint(engine, state_of(engine), output(), 0);
+    const std::vector<double> losses = next_losses(engine);
+    if (engine.communicator().rank() == 0) uninterrupted = losses;
+  });
+  const std::string states = bytes_of_file(output() / "checkpoint-2" / "states.safetensors");
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    EngineConfig other = first;
+    other.zero_stage = stage;
+    other.seed = 7;
+    const fs::path again = folder_.path() / ("stage-" + std::to_string(stage));
+    run_engines(other, 2, [&](Engine& engine) {
+      save_checkpoint(engine, load_checkpoint(engine, output() / "checkpoint-2"), again, 0);
+      EXPECT_EQ(next_losses(engine), uninterrupted);
+    });
+    EXPECT_TRUE(bytes_of_file(again / "checkpoint-2" / "states.safetensors") == states);
+  }
+}
+
 TEST_F(RankFilesTest, AllFilesOfACheckpointAreThoseOfOneRankButForTheRanksInTheManifest) {
   for (const std::size_t ranks : {1, 3}) {
     run_engines(config(), ranks, [&](Engine& engine) {

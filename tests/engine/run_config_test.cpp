@@ -298,7 +298,7 @@ TEST(RunConfigRanges, ValuesOutOfRangeAreRefusedWithTheirPlace) {
                            "seed: -1",
                            "val_size: 1.5",
                            "val_size: -1",
-                           "strata: {zero_stage: 2}",
+                           "strata: {zero_stage: 4}",
                            "strata: {nvme: {block_size: 1000}}",
                            "strata: {nvme: {queue_depth: 0}}",
                            "strata: {loss_chunk: 0}",

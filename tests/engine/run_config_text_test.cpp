@@ -157,7 +157,7 @@ TEST(ResolvedConfig, NestsStratasBlock) {
   RunConfig config;
   config.strata.budgets.device = 4096;
 
-  EXPECT_THAT(to_yaml(config), HasSubstr("strata:\n  zero_stage: 3\n  device: auto\n  budgets:\n    device: 4096\n"));
+  EXPECT_THAT(to_yaml(config), HasSubstr("strata:\n  zero_stage: 3\n  persistence_threshold: 0\n  rank_independent_sums: false\n  device: auto\n  budgets:\n    device: 4096\n"));
   EXPECT_THAT(to_yaml(config), HasSubstr("    wear_limit: auto\n  compute: auto\n"));
 }
 

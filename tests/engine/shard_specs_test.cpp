@@ -34,7 +34,7 @@ Sums optimizer_bytes(const std::vector<GroupSpecs>& groups) {
 TEST(ShardSpecs, NameTypeAndHomeComeFromLayoutAndPlacement) {
   const SizesOnly model(2, 500000, 1000, SizesOnly::Head::Own);
   const Placement placement{TierKind::Nvme, TierKind::Host, TierKind::Device};
-  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), placement, DType::BF16, DType::F32, kStates);
+  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), zero::divide(model.layouts(), {}), placement, DType::BF16, DType::F32, kStates);
   ASSERT_EQ(groups.size(), 4U);
   EXPECT_EQ(groups[1].param.dtype, DType::BF16);
   EXPECT_EQ(groups[1].param.home, TierKind::Nvme);
@@ -52,7 +52,7 @@ TEST(ShardSpecs, AShareOfAClassIsExactToOneBlock) {
   for (const double share : {0.0, 0.1, 0.4, 0.5, 0.999, 1.0}) {
     Placement placement{TierKind::Nvme, TierKind::Host, TierKind::Nvme};
     placement.optimizer_host_share = share;
-    const Sums sums = optimizer_bytes(shard_specs(model.layouts(), placement, DType::BF16, DType::BF16, kStates));
+    const Sums sums = optimizer_bytes(shard_specs(model.layouts(), zero::divide(model.layouts(), {}), placement, DType::BF16, DType::BF16, kStates));
     EXPECT_NEAR(static_cast<double>(sums.in_host), share * static_cast<double>(sums.all), kPageBytes) << share;
   }
 }
@@ -60,12 +60,14 @@ TEST(ShardSpecs, AShareOfAClassIsExactToOneBlock) {
 TEST(ShardSpecs, StatesOfWholeGroupsLieOnTheDeviceAsFarAsTheyFitAndTheRestIsShared) {
   const SizesOnly model(3, 300000, 77777, SizesOnly::Head::Own);
   std::vector<std::uint64_t> bytes;
-  for (const zero::FlatLayout& layout : model.layouts()) bytes.push_back(device_bytes_of_states(layout, kStates));
+  for (const zero::GroupDivision& group : zero::divide(model.layouts(), {})) {
+    bytes.push_back(device_bytes_of_states(group, kStates));
+  }
   Placement placement{TierKind::Nvme, TierKind::Host, TierKind::Nvme};
   placement.optimizer_host_share = 0.4;
   placement.optimizer_device_bytes =
       bytes[0] + bytes[1] + bytes.back();  // the second block is too large for what is left
-  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), placement, DType::BF16, DType::BF16, kStates);
+  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), zero::divide(model.layouts(), {}), placement, DType::BF16, DType::BF16, kStates);
   std::uint64_t on_drive = 0, in_host = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const bool there = g < 2 || g + 1 == groups.size();
@@ -82,7 +84,7 @@ TEST(ShardSpecs, StatesOfWholeGroupsLieOnTheDeviceAsFarAsTheyFitAndTheRestIsShar
 
 TEST(ShardSpecs, AnOptimizerWithoutStatesHasGradientsAllTheSame) {
   const SizesOnly model(1, 1000, 10, SizesOnly::Head::Own);
-  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), {}, DType::F32, DType::F32, {});
+  const std::vector<GroupSpecs> groups = shard_specs(model.layouts(), zero::divide(model.layouts(), {}), {}, DType::F32, DType::F32, {});
   EXPECT_EQ(groups[0].grad.numel, groups[0].param.numel);
   EXPECT_TRUE(groups[0].states.empty());
 }

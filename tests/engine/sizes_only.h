@@ -16,7 +16,8 @@ class SizesOnly final : public zero::LayerCompute {
  public:
   enum class Head { Own, Tied };
 
-  SizesOnly(std::size_t blocks, std::int64_t block, std::int64_t table, Head head) {
+  SizesOnly(std::size_t blocks, std::int64_t block, std::int64_t table, Head head, std::size_t world = 1)
+      : world_(world) {
     add("embedding", table);
     for (std::size_t b = 0; b < blocks; ++b) add("block." + std::to_string(b), block);
     add("head", head == Head::Own ? table : 1);
@@ -39,9 +40,10 @@ class SizesOnly final : public zero::LayerCompute {
   [[noreturn]] static void cannot() { contract_violation("plans compute nothing", "SizesOnly", __FILE__, __LINE__); }
   void add(const std::string& name, std::int64_t numel) {
     groups_of_.push_back({layouts_.size()});
-    layouts_.emplace_back(zero::GroupDecl{name, {{name + ".weight", {numel}}}}, 1);
+    layouts_.emplace_back(zero::GroupDecl{name, {{name + ".weight", {numel}}}}, world_);
   }
 
+  std::size_t world_;
   std::vector<zero::FlatLayout> layouts_;
   std::vector<std::vector<std::size_t>> groups_of_;
 };

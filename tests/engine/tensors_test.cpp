@@ -22,11 +22,22 @@ using test::run_engines;
 using test::train_tiny;
 using ::testing::HasSubstr;
 
-// Of optimizer states and gradients; parameters are in host memory where these are on the device.
 constexpr TierKind kHomes[] = {TierKind::Device, TierKind::Host, TierKind::Nvme};
 constexpr const char* kQuery = "model.layers.1.self_attn.q_proj.weight";
 constexpr const char* kNorm = "model.norm.weight";
 constexpr const char* kEmbeddings = "model.embed_tokens.weight";
+
+// Ranks that divide different things among them; a single rank has no stage.
+struct Division {
+  std::size_t ranks;
+  int stage;
+};
+constexpr Division kDivisions[] = {{1, 3}, {2, 0}, {2, 1}, {3, 2}, {2, 3}, {3, 3}};
+
+std::string text(TierKind home, const Division& division) {
+  return std::string(name_of(home)) + ", " + std::to_string(division.ranks) + " ranks, stage " +
+         std::to_string(division.stage);
+}
 
 class TensorsTest : public testing::Test {
  protected:
@@ -35,9 +46,18 @@ class TensorsTest : public testing::Test {
   EngineConfig config(TierKind home = TierKind::Device, const OptimizerConfig& optimizer = {}) const {
     EngineConfig config = test::tiny_engine_on(home, folder_.path() / "model", folder_.path());
     config.optimizer = optimizer;
-    if (home == TierKind::Device) config.param_home = TierKind::Host;
     return config;
   }
+  // What every rank keeps whole is not on a drive.
+  EngineConfig divided(TierKind home, const Division& division, const OptimizerConfig& optimizer = {}) const {
+    EngineConfig divided = config(home, optimizer);
+    divided.zero_stage = division.stage;
+    if (home != TierKind::Nvme || division.ranks == 1) return divided;
+    if (division.stage < 3) divided.param_home = TierKind::Host;
+    if (division.stage < 1) divided.optimizer_home = TierKind::Host;
+    return divided;
+  }
+
   test::TempDir folder_;
 };
 
@@ -73,9 +93,9 @@ constexpr OptimizerConfig kNarrow{OptimizerKind::AdamW, MasterEncoding::Fp32, Mo
 TEST_F(TensorsTest, WhatIsSetIsReadBackOnEveryRankAndNothingElseChanges) {
   for (const TierKind home : kHomes) {
     for (const OptimizerConfig& optimizer : {kExact, kRemainder}) {
-      for (const std::size_t ranks : {1, 2, 3}) {
-        SCOPED_TRACE(std::string(name_of(home)) + ", " + std::to_string(ranks) + " ranks");
-        run_engines(config(home, optimizer), ranks, [&](Engine& engine) {
+      for (const Division& division : kDivisions) {
+        SCOPED_TRACE(text(home, division));
+        run_engines(divided(home, division, optimizer), division.ranks, [&](Engine& engine) {
           train_tiny(engine, 1);
           std::map<std::string, std::vector<float>> expected = all_tensors(engine);
           for (const std::string what : {"parameter", "exp_avg", "exp_avg_sq"}) {
@@ -129,6 +149,24 @@ TEST_F(TensorsTest, TheWeightOfASetParameterIsItsMasterRounded) {
   });
 }
 
+// On every rank the next forward sees what was set, wherever it keeps or gathers it.
+TEST_F(TensorsTest, WhatIsSetIsWhatTheNextForwardUses) {
+  for (const TierKind home : kHomes) {
+    for (const Division& division : kDivisions) {
+      SCOPED_TRACE(text(home, division));
+      run_engines(divided(home, division), division.ranks, [&](Engine& engine) {
+        train_tiny(engine, 1);
+        const EvalSummary before = engine.evaluate(test::tiny_batch(1));
+        const std::vector<float> values = engine.parameter(kEmbeddings);
+        engine.set("parameter", kEmbeddings, numbers(values.size(), 2));
+        EXPECT_NE(engine.evaluate(test::tiny_batch(1)).loss_sum, before.loss_sum);
+        engine.set("parameter", kEmbeddings, values);
+        EXPECT_EQ(engine.evaluate(test::tiny_batch(1)).loss_sum, before.loss_sum);
+      });
+    }
+  }
+}
+
 // Parameters and momentum are all that this optimizer knows, so another engine that is given them goes on the same.
 TEST_F(TensorsTest, AnEngineGivenAllTensorsOfAnotherGoesOnToTheSameBits) {
   const OptimizerConfig momentum{OptimizerKind::Momentum, MasterEncoding::Fp32, MomentEncoding::Fp32};
@@ -156,14 +194,14 @@ TEST_F(TensorsTest, AnEngineGivenAllTensorsOfAnotherGoesOnToTheSameBits) {
 TEST_F(TensorsTest, AGradientIsTheMeanOfTheLastStepOverAllRanks) {
   constexpr double kRate = 0.5;
   for (const TierKind home : kHomes) {
-    for (const std::size_t ranks : {1, 2, 3}) {
-      SCOPED_TRACE(std::string(name_of(home)) + ", " + std::to_string(ranks) + " ranks");
-      EngineConfig sgd = config(home, {OptimizerKind::Sgd, MasterEncoding::Fp32, MomentEncoding::Fp32});
+    for (const Division& division : kDivisions) {
+      SCOPED_TRACE(text(home, division));
+      EngineConfig sgd = divided(home, division, {OptimizerKind::Sgd, MasterEncoding::Fp32, MomentEncoding::Fp32});
       sgd.param_type = DType::F32;
       sgd.adamw.weight_decay = 0;
       sgd.adamw.max_grad_norm = 1e9;  // clips nothing
-      if (home == TierKind::Nvme) sgd.grad_home = TierKind::Nvme;
-      run_engines(sgd, ranks, [&](Engine& engine) {
+      if (home == TierKind::Nvme && division.stage >= 2) sgd.grad_home = TierKind::Nvme;
+      run_engines(sgd, division.ranks, [&](Engine& engine) {
         const std::vector<data::Batch> batch{test::tiny_batch(engine.communicator().rank())};
         for (const char* name : {kQuery, kNorm, kEmbeddings}) {
           const std::vector<float> before = engine.parameter(name);

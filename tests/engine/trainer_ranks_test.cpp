@@ -48,7 +48,8 @@ class TrainerRanksTest : public testing::Test {
     run_.learning_rate = 1e-2;
   }
   EngineConfig config() const {
-    EngineConfig config = test::tiny_engine_on(offload::TierKind::Host, folder_.path() / "model", folder_.path());
+    EngineConfig config = test::tiny_engine(folder_.path() / "model");
+    config.rank_independent_sums = rank_independent_sums_;
     config.param_type = DType::F32;  // sums of ranks round to little
     config.micro_batches = run_.gradient_accumulation_steps;
     return config;
@@ -102,6 +103,7 @@ class TrainerRanksTest : public testing::Test {
 
   test::TempDir folder_;
   RunConfig run_;
+  bool rank_independent_sums_ = false;
 };
 
 // CK-01: 2 to 3, 3 to 1 and 1 to 2 ranks, six micro-batches a step; epochs end within.
@@ -119,6 +121,23 @@ TEST_F(TrainerRanksTest, ARunContinuesOnAnotherNumberOfRanks) {
     const Seen resumed = train(to, 31, 0, {}, stopped.result.checkpoint);
     EXPECT_EQ(resumed.steps.size(), 5u);
     expect_near(resumed, uninterrupted, 3);
+  }
+}
+
+TEST_F(TrainerRanksTest, WithSumsThatDoNotDependOnTheRanksItContinuesBitForBit) {
+  rank_independent_sums_ = true;
+  run_.gradient_accumulation_steps = 6;
+  const Seen uninterrupted = train(1, 31, 0);
+  run_.output_dir = folder_.path() / "stopped";
+  run_.gradient_accumulation_steps = 3;
+  const Seen stopped = train(2, 31, 0, [](std::size_t, const Engine& engine) { return engine.state().step == 3; });
+  run_.gradient_accumulation_steps = 2;
+  const Seen resumed = train(3, 31, 0, {}, stopped.result.checkpoint);
+  ASSERT_EQ(stopped.steps.size() + resumed.steps.size(), uninterrupted.steps.size());
+  for (std::size_t i = 0; i < uninterrupted.steps.size(); ++i) {
+    const StepReport& step = i < 3 ? stopped.steps[i] : resumed.steps[i - 3];
+    EXPECT_EQ(step.loss, uninterrupted.steps[i].loss) << "step " << i;
+    EXPECT_EQ(step.grad_norm, uninterrupted.steps[i].grad_norm) << "step " << i;
   }
 }
 

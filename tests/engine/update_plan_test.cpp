@@ -11,9 +11,9 @@ using offload::TierKind;
 
 constexpr std::uint64_t kSlot = 256 << 10;
 
-UpdateShape shape_of(const test::SizesOnly& model, const std::vector<StateSpec>& states) {
+UpdateShape shape_of(const std::vector<zero::GroupDivision>& groups, const std::vector<StateSpec>& states) {
   UpdateShape shape;
-  shape.layouts = model.layouts();
+  shape.groups = groups;
   shape.states = states;
   return shape;
 }
@@ -21,7 +21,8 @@ UpdateShape shape_of(const test::SizesOnly& model, const std::vector<StateSpec>&
 TEST(UpdatePlan, CountsStagingSharesAndBytesOfTheLink) {
   const test::SizesOnly model(2, 1 << 20, 1 << 20, test::SizesOnly::Head::Own);  // 4 groups of 1 Mi elements
   const std::vector<StateSpec> states{{"master"}, {"exp_avg"}};
-  const UpdateShape shape = shape_of(model, states);
+  const std::vector<zero::GroupDivision> groups = zero::divide(model.layouts(), {});
+  const UpdateShape shape = shape_of(groups, states);
   Placement placement{TierKind::Host, TierKind::Device, TierKind::Nvme};
   placement.optimizer_device_bytes = 8 << 20;  // one group
   const UpdatePlan host = plan_updates(shape, placement, UpdateSite::Host, kSlot);
@@ -43,7 +44,8 @@ TEST(UpdatePlan, CountsStagingSharesAndBytesOfTheLink) {
 
 TEST(UpdatePlan, WithoutTrainingThereIsNothing) {
   const test::SizesOnly model(2, 1 << 20, 1 << 20, test::SizesOnly::Head::Own);
-  UpdateShape shape = shape_of(model, {});
+  const std::vector<zero::GroupDivision> groups = zero::divide(model.layouts(), {});
+  UpdateShape shape = shape_of(groups, {});
   shape.training = false;
   const UpdatePlan plan = plan_updates(shape, {}, UpdateSite::Streamed, kSlot);
   EXPECT_EQ(plan.staging_bytes + plan.link_bytes, 0U);
@@ -53,7 +55,8 @@ TEST(UpdatePlan, WithoutTrainingThereIsNothing) {
 TEST(UpdatePlan, AnOptimizerWithoutStatesStreamsWeightsAndGradients) {
   const test::SizesOnly model(2, 1 << 20, 1 << 20, test::SizesOnly::Head::Own);
   const Placement in_host{TierKind::Host, TierKind::Host, TierKind::Host};
-  const UpdatePlan plan = plan_updates(shape_of(model, {}), in_host, UpdateSite::Streamed, kSlot);
+  const UpdatePlan plan =
+      plan_updates(shape_of(zero::divide(model.layouts(), {}), {}), in_host, UpdateSite::Streamed, kSlot);
   EXPECT_GT(plan.staging_bytes, 0U);
   EXPECT_EQ(plan.device_share, 1);
 }

@@ -28,19 +28,21 @@ class ToyCompute final : public zero::LayerCompute {
 
   enum class Head : std::uint8_t { Tied, Own };
 
-  ToyCompute(std::size_t blocks, DType dtype, std::size_t world = 1, Head head = Head::Tied)
-      : blocks_(blocks), dtype_(dtype), head_(head) {
+  // `vocabulary`: rows of the tables; with thousands they are longer than one rank's smallest row of the flat layout.
+  ToyCompute(std::size_t blocks, DType dtype, std::size_t world = 1, Head head = Head::Tied,
+             std::size_t vocabulary = kVocabulary)
+      : blocks_(blocks), dtype_(dtype), head_(head), vocabulary_(vocabulary) {
     const auto add = [&](zero::GroupDecl group) {
       layouts_.emplace_back(group, world);
       bindings_.push_back(std::make_unique<Binding>());
     };
     const auto dim = [](std::size_t n) { return static_cast<std::int64_t>(n); };
-    add({"table", {{"table.weight", {dim(kVocabulary), dim(kHidden)}}}});
+    add({"table", {{"table.weight", {dim(vocabulary), dim(kHidden)}}}});
     for (std::size_t b = 0; b < blocks; ++b) {
       add({"block." + std::to_string(b), {{"a", {dim(kHidden), dim(kInner)}}, {"b", {dim(kInner), dim(kHidden)}}}});
     }
     zero::GroupDecl scale{"scale", {{"scale", {dim(kHidden)}, /*decay=*/false}}};
-    if (head_ == Head::Own) scale.params.push_back({"out.weight", {dim(kVocabulary), dim(kHidden)}});
+    if (head_ == Head::Own) scale.params.push_back({"out.weight", {dim(vocabulary), dim(kHidden)}});
     add(std::move(scale));
     groups_of_.push_back({0});
     for (std::size_t b = 1; b <= blocks; ++b) groups_of_.push_back({b});
@@ -207,8 +209,8 @@ class ToyCompute final : public zero::LayerCompute {
     const std::size_t each = now.tokens.size() / now.sequences;
     for (std::size_t t = 0; t < now.tokens.size(); ++t) {
       const float* const x = now.hidden.data() + t * kHidden;
-      std::vector<float> logits(kVocabulary, 0.0F);
-      for (std::size_t v = 0; v < kVocabulary; ++v) {
+      std::vector<float> logits(vocabulary_, 0.0F);
+      for (std::size_t v = 0; v < vocabulary_; ++v) {
         for (std::size_t h = 0; h < kHidden; ++h) logits[v] += x[h] * scale[h] * table[v * kHidden + h];
       }
       if (now.pass == zero::Pass::Generate) {
@@ -222,7 +224,7 @@ class ToyCompute final : public zero::LayerCompute {
       now.loss.loss_sum -= static_cast<double>(std::log(logits[label] / sum));
       ++now.loss.tokens;
       if (grad_table == nullptr) continue;
-      for (std::size_t v = 0; v < kVocabulary; ++v) {
+      for (std::size_t v = 0; v < vocabulary_; ++v) {
         const float delta = logits[v] / sum - (v == label ? 1.0F : 0.0F);
         for (std::size_t h = 0; h < kHidden; ++h) {
           grad_table[v * kHidden + h] += delta * x[h] * scale[h];
@@ -236,6 +238,7 @@ class ToyCompute final : public zero::LayerCompute {
   const std::size_t blocks_;
   const DType dtype_;
   const Head head_;
+  const std::size_t vocabulary_;
   std::vector<zero::FlatLayout> layouts_;
   std::vector<std::vector<std::size_t>> groups_of_;
   std::vector<std::unique_ptr<Binding>> bindings_;

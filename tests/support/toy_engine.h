@@ -37,6 +37,7 @@ struct ToyOptions {
   std::size_t micro_batches = 1;
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   ToyCompute::Head head = ToyCompute::Head::Tied;
+  std::size_t vocabulary = ToyCompute::kVocabulary;
   double param_host_share = 0;  // of a class at home elsewhere, the part that is at home in host memory
   double state_host_share = 0;
   std::size_t slots = 64;
@@ -46,6 +47,10 @@ struct ToyOptions {
   zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
   ToySites sites = ToySites::AsHomes;
   HostDeviceOptions device = {};
+  // The ranks of which this engine is one; null: it is alone.
+  Communicator* comm = nullptr;
+  int zero_stage = 3;
+  zero::GradReducer::Options::Order order = zero::GradReducer::Options::Order::ByRank;
 };
 
 // Micro-batch `index` of step `step`: 2 sequences of 6 tokens, some without a label.
@@ -101,8 +106,8 @@ class ToyEngine {
     for (const zero::FlatLayout& layout : compute.layouts()) layouts.push_back(&layout);
     groups.reserve(layouts.size());
     for (std::size_t g = 0; g < layouts.size(); ++g) {
-      groups.emplace_back(*layouts[g], options.dtype, shards[g].param, compute.binding(g), store, *gather, comm,
-                          streams(), counters);
+      groups.emplace_back(*layouts[g], options.dtype, shards[g], compute.binding(g), store, *gather, comm, streams(),
+                          counters);
     }
     using NotFinite = zero::GradReducer::Options::NotFinite;
     const zero::GradReducer::Options reduce{options.dtype,
@@ -110,11 +115,12 @@ class ToyEngine {
                                             zero::leading_contributions(visits, layouts.size()),
                                             accumulators.get(),
                                             during_backward() ? NotFinite::Fails : NotFinite::Counts,
+                                            options.order,
                                             grad_homes()};
     reducer = std::make_unique<zero::GradReducer>(layouts, shards, reduce, store, *grads, &staging, comm, streams(),
                                                   adder, math, math, counters);
-    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, store, adam, &device_updates, comm.rank(),
-                                                         updates_thread, busy, zero::update_lane(options.update_time));
+    pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, store, adam, &device_updates, updates_thread,
+                                                         busy, zero::update_lane(options.update_time));
     runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
     make_schedules();
     store.set_schedule(train_schedule, train_schedule);
@@ -126,7 +132,8 @@ class ToyEngine {
   zero::LossSum step() {
     ++steps;
     std::vector<ToyBatch> batches;
-    for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m);
+    // By their index in the global batch, so that ranks times micro-batches decide what is learnt.
+    for (std::size_t m = 0; m < options.micro_batches; ++m) batches.emplace_back(steps, m * comm.world() + comm.rank());
     std::vector<zero::BatchView> views;
     for (const ToyBatch& batch : batches) views.push_back(batch.view());
     if (during_backward()) {
@@ -140,6 +147,7 @@ class ToyEngine {
     const zero::LossSum loss = runner->train(visits, views);
     if (options.update_time == zero::UpdateTime::AfterBackward) {
       pipeline->step(toy_step(steps));
+      for (zero::ParamGroup& group : groups) group.update_until(Event());
       return loss;
     }
     updating = pipeline->start(toy_step(steps));
@@ -178,7 +186,8 @@ class ToyEngine {
   std::vector<std::size_t> grad_homes() const {
     std::vector<std::uint64_t> bytes;
     for (const zero::FlatLayout& layout : compute.layouts()) {
-      bytes.push_back(layout.shard_numel() * bytes_of(toy_grad_dtype(options.dtype, options.micro_batches)));
+      bytes.push_back(zero::updated_range(layout, partition, comm.rank()).numel *
+                      bytes_of(toy_grad_dtype(options.dtype, options.micro_batches)));
     }
     if (during_backward() && options.grad_home != offload::TierKind::Nvme) {
       return zero::grad_homes_in_turn(visits, bytes);
@@ -191,7 +200,7 @@ class ToyEngine {
   zero::Streams streams() { return {*copy_in, *copy_out, *comm_stream, *compute_stream}; }
 
   const ToyOptions options;
-  Budget host{"host memory", std::uint64_t{64} << 20};
+  Budget host{"host memory", std::uint64_t{128} << 20};
   HostDevice device{std::uint64_t{64} << 20, options.device};
   ThreadExecutor completions{"completions"};
   MemoryBlobStore memory{completions};
@@ -201,7 +210,10 @@ class ToyEngine {
   offload::BlobTier nvme_tier{blobs};
   PlainMath math;
   PlainAdam adam;
-  ToyCompute compute{options.blocks, options.dtype, 1, options.head};
+  LocalCommunicator alone;
+  Communicator& comm = options.comm != nullptr ? *options.comm : alone;
+  ToyCompute compute{options.blocks, options.dtype, comm.world(), options.head, options.vocabulary};
+  const zero::Partition partition = zero::partition_of(options.zero_stage, comm.world());
   const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches, options.accumulation);
   SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
   // Exclusively the reducer's.
@@ -229,7 +241,6 @@ class ToyEngine {
   std::unique_ptr<Stream> update_stream = device.create_stream("update");
   std::unique_ptr<Stream> update_out = device.create_stream("update-out");
   zero::DeviceUpdates device_updates{adam, device_staging, {*update_in, *update_stream, *update_out}, counters, busy};
-  LocalCommunicator comm;
   std::vector<zero::GroupShards> shards;
   std::vector<zero::UpdateShards> updates;
   std::vector<zero::ParamGroup> groups;
@@ -252,33 +263,56 @@ class ToyEngine {
     const std::vector<StateSpec> kinds = adam.states(options.dtype);
     for (const zero::FlatLayout& layout : compute.layouts()) {
       const std::string& name = layout.group().name;
-      params.push_back({name + "/param", ShardKind::Param, options.dtype, layout.shard_numel(), options.param_home});
+      const std::size_t numel = zero::updated_range(layout, partition, comm.rank()).numel;
+      params.push_back({name + "/param", ShardKind::Param, options.dtype, numel, options.param_home});
       for (const StateSpec& state : kinds) {
-        states.push_back(
-            {name + "/" + state.name, ShardKind::OptimState, state.dtype, layout.shard_numel(), options.state_home});
+        states.push_back({name + "/" + state.name, ShardKind::OptimState, state.dtype, numel, options.state_home});
       }
     }
     share(params, options.param_host_share);
     share(states, options.state_host_share);
+    const std::vector<std::size_t> leading = zero::leading_contributions(visits, compute.layouts().size());
     std::vector<offload::ShardId> gradients(compute.layouts().size());
+    std::vector<std::optional<offload::ShardId>> local(compute.layouts().size());
     const std::vector<std::size_t> homes = grad_homes();
     for (const bool own : {true, false}) {
       for (std::size_t g = 0; g < gradients.size(); ++g) {
         if ((homes[g] == g) != own) continue;
-        offload::ShardSpec spec{compute.layouts()[g].group().name + "/grad", ShardKind::Grad,
-                                toy_grad_dtype(options.dtype, contributions[g]), compute.layouts()[g].shard_numel(),
-                                options.grad_home};
-        if (!own) spec.in_turn_with = gradients[homes[g]];
+        const zero::FlatLayout& layout = compute.layouts()[g];
+        const zero::FlatRange updated = zero::updated_range(layout, partition, comm.rank());
+        offload::ShardSpec spec{layout.group().name + "/grad", ShardKind::Grad,
+                                toy_grad_dtype(options.dtype, contributions[g]), updated.numel, options.grad_home};
+        if (!own) spec.within = {gradients[homes[g]], 0};
+        if (options.order == zero::GradReducer::Options::Order::ByRank &&
+            zero::adds_locally(partition, contributions[g], leading[g])) {
+          // Beside a gradient on the drive its sum of one rank is in host memory.
+          const bool beside = options.grad_home == offload::TierKind::Nvme;
+          local[g] = store.add({layout.group().name + "/local grad", ShardKind::Grad, spec.dtype, layout.numel(),
+                                beside ? offload::TierKind::Host : options.grad_home});
+          if (!beside) spec.within = {*local[g], updated.first};
+        }
         gradients[g] = store.add(spec);
       }
     }
     for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
       zero::GroupShards& shard = shards.emplace_back();
+      const zero::FlatRange updated = zero::updated_range(compute.layouts()[g], partition, comm.rank());
+      shard.first = updated.first;
+      shard.partition = partition;
+      if (!partition.param) {
+        offload::ShardSpec whole = params[g];
+        whole.name += " of all ranks";
+        whole.numel = compute.layouts()[g].numel();
+        shard.whole_param = store.add(whole);
+        params[g].within = {*shard.whole_param, updated.first};
+      }
       shard.param = store.add(params[g]);
       shard.grad = gradients[g];
+      shard.local_grad = local[g];
       for (std::size_t i = 0; i < kinds.size(); ++i) shard.states.push_back(store.add(states[g * kinds.size() + i]));
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
+      updates.back().first = shard.first;
     }
     choose_sites();
     initialize();
@@ -307,7 +341,9 @@ class ToyEngine {
   void initialize() {
     for (std::size_t g = 0; g < shards.size(); ++g) {
       const zero::FlatLayout& layout = compute.layouts()[g];
-      const std::vector<float> values = toy_parameters(layout);
+      const std::vector<float> all = toy_parameters(layout);
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(shards[g].first);
+      const std::vector<float> values(begin, begin + static_cast<std::ptrdiff_t>(store.spec(shards[g].param).numel));
       const std::vector<float> zeros(values.size(), 0.0F);
       write_shard(store, shards[g].param, encode(values, options.dtype));
       for (const offload::ShardId state : shards[g].states) {
@@ -328,13 +364,13 @@ class ToyEngine {
       reduced.push_back(visit.grad_groups);
     }
     const std::size_t window = options.gather_ahead == zero::GatherAhead::One ? 2 : 1;
-    const bool alias = options.param_home == offload::TierKind::Device;
+    const bool alias = options.param_home == offload::TierKind::Device && (comm.world() == 1 || !partition.param);
     gather = std::make_unique<zero::DeviceSlots>(
         device, MemoryTag::Gather,
         alias ? std::vector<zero::SlotClass>{} : zero::plan_slot_classes(bytes, gathered, window));
     grads = std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, 1));
     std::vector<std::uint64_t> sums;
-    for (const zero::FlatLayout& layout : compute.layouts()) sums.push_back(layout.shard_numel() * sizeof(float));
+    for (const zero::FlatLayout& layout : compute.layouts()) sums.push_back(layout.numel() * sizeof(float));
     accumulators =
         std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(sums, reduced, 1));
   }

@@ -32,9 +32,10 @@ struct Rig {
         slots(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.numel() * bytes_of(dtype), 2}}),
         accumulators(tiers.device, MemoryTag::Grad, std::vector<SlotClass>{{layout.shard_numel() * sizeof(float), 1}}),
         staging(allocate_host(tiers.host, 2 * slot_bytes, MemoryTag::Staging), slot_bytes),
-        reducer({&layout}, {{{}, grad, {}}}, {dtype, {contributions}, {summed_first}, &accumulators, not_finite},
-                tiers.store, slots, with_staging ? &staging : nullptr, comm,
-                {*copy_in, *copy_out, *comm_stream, *compute}, adder, math, math, counters) {}
+        reducer({&layout}, {{.param = {}, .grad = grad, .states = {}}},
+                {dtype, {contributions}, {summed_first}, &accumulators, not_finite}, tiers.store, slots,
+                with_staging ? &staging : nullptr, comm, {*copy_in, *copy_out, *comm_stream, *compute}, adder, math,
+                math, counters) {}
 
   static float pattern(std::size_t i) { return static_cast<float>(i % 7) - 3; }
 

@@ -113,7 +113,7 @@ TEST(OptimizerPipeline, TheFewestSlotsSufficeForTheLargestUpdateWhileReadingAhea
     CountingOptimizer optimizer(3);
     BusyTimes busy;
     ThreadExecutor thread("updates");
-    OptimizerPipeline pipeline({&layout}, {shards}, rig.store, optimizer, nullptr, 0, thread, busy);
+    OptimizerPipeline pipeline({&layout}, {shards}, rig.store, optimizer, nullptr, thread, busy);
     const std::vector<UpdateShards> updates = {shards};
     rig.store.set_schedule(std::make_shared<offload::Schedule>(
         "train", scheduled_accesses(rig.store, {}, {}, {}, &updates)));

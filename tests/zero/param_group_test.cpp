@@ -51,8 +51,9 @@ struct Rig {
         param(tiers.add(layout.shard_numel(), home, DType::BF16, offload::ShardKind::Param)),
         slots(tiers.device, MemoryTag::Gather,
               std::vector<SlotClass>{{layout.numel() * bytes_of(DType::BF16), home == TierKind::Device ? 1U : 2U}}),
-        group(layout, DType::BF16, param, binding, tiers.store, slots, *comm,
-              {*copy_in, *copy_out, *comm_stream, *compute}, counters) {}
+        group(layout, DType::BF16,
+              {.param = param, .grad = {}, .states = {}, .first = comm->rank() * layout.shard_numel()}, binding,
+              tiers.store, slots, *comm, {*copy_in, *copy_out, *comm_stream, *compute}, counters) {}
 
   void fill(std::uint64_t value) {
     for (std::uint32_t p = 0; p < tiers.store.pieces(param); ++p) {

@@ -146,7 +146,7 @@ std::vector<Bytes> train(const Case& c, const Drive& drive, std::uint64_t seed) 
   const auto out = rig.device.create_stream("out");
   DeviceUpdates on_device(device, sets, {*in, *compute, *out}, counters, busy);
   ThreadExecutor thread("updates");
-  OptimizerPipeline pipeline(pointers, updates, rig.store, host, &on_device, 0, thread, busy);
+  OptimizerPipeline pipeline(pointers, updates, rig.store, host, &on_device, thread, busy);
   for (std::size_t step = 0; step < gradients.size(); ++step) {
     for (std::size_t g = 0; g < updates.size(); ++g) test::write_shard(rig.store, updates[g].grad, gradients[step][g]);
     rig.store.drain_uncached();

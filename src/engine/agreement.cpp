@@ -1,0 +1,111 @@
+#include "engine/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace strata::engine {
+namespace {
+
+// FNV-1a.
+class Hash {
+ public:
+  void add(std::string_view bytes) {
+    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  template <typename T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void add(T value) {
+    char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    add(std::string_view(bytes, sizeof value));
+  }
+  // Exactly representable in a double.
+  double value() const { return static_cast<double>(value_ >> 11); }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+double hash_of_model(const zero::LayerCompute& compute) {
+  Hash hash;
+  for (const zero::FlatLayout& layout : compute.layouts()) {
+    hash.add(layout.world());
+    for (const zero::ParamDecl& param : layout.group().params) {
+      hash.add(param.name);
+      for (const std::int64_t dimension : param.shape) hash.add(dimension);
+      hash.add(param.decay);
+    }
+  }
+  return hash.value();
+}
+
+double hash_of_settings(const EngineConfig& c) {
+  Hash hash;
+  const auto all = [&hash](const auto&... values) { (hash.add(values), ...); };
+  all(c.training, c.param_type, c.loss_chunk_tokens, c.micro_batches, c.accumulate_in_fp32, c.seed, c.random_weights);
+  all(c.adamw.beta1, c.adamw.beta2, c.adamw.epsilon, c.adamw.weight_decay, c.adamw.max_grad_norm);
+  all(c.optimizer.kind, c.optimizer.master, c.optimizer.moments);
+  all(c.zero_stage, c.persistence_threshold, c.rank_independent_sums, c.overlap_update, c.delay_update);
+  all(c.loss_scale.has_value());
+  return hash.value();
+}
+
+double hash_of_plan(const MemoryPlan& plan) {
+  Hash hash;
+  hash.add(plan.ahead);
+  hash.add(plan.accumulation);
+  hash.add(plan.grad_type);
+  for (const zero::GroupDivision& group : plan.divisions) {
+    hash.add(group.numel);
+    hash.add(group.partition.param);
+    hash.add(group.partition.grad);
+    hash.add(group.partition.states);
+    hash.add(group.adds_locally);
+  }
+  return hash.value();
+}
+
+}  // namespace
+
+PerTier smallest_budgets(Communicator& comm, const PerTier& budgets) {
+  std::vector<double> all(comm.world() * budgets.size());
+  for (std::size_t t = 0; t < budgets.size(); ++t) {
+    all[comm.rank() * budgets.size() + t] = static_cast<double>(budgets[t]);
+  }
+  comm.all_gather_values(all);
+  PerTier least = budgets;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::uint64_t& budget = least[i % budgets.size()];
+    budget = std::min(budget, static_cast<std::uint64_t>(all[i]));
+  }
+  return least;
+}
+
+void require_same_run(Communicator& comm, const EngineConfig& config, const zero::LayerCompute& compute,
+                      const MemoryPlan& plan) {
+  const std::vector<std::pair<const char*, double>> mine{{"the model's parameters", hash_of_model(compute)},
+                                                         {"the settings", hash_of_settings(config)},
+                                                         {"the memory plan", hash_of_plan(plan)}};
+  const std::size_t n = mine.size();
+  std::vector<double> all(comm.world() * n);
+  for (std::size_t i = 0; i < n; ++i) all[comm.rank() * n + i] = mine[i].second;
+  comm.all_gather_values(all);
+  std::ostringstream out;
+  for (std::size_t r = 1; r < comm.world(); ++r) {
+    for (std::size_t i = 0; i < n; ++i) {
+      if (all[r * n + i] == all[i]) continue;
+      out << (out.tellp() == 0 ? "" : "; ") << "rank " << r << " differs from rank 0 in " << mine[i].first;
+    }
+  }
+  if (out.tellp() == 0) return;
+  throw CommError("the ranks were not started with the same run: " + out.str() +
+                  "; give all of them the same model and configuration");
+}
+
+}  // namespace strata::engine
