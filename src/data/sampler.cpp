@@ -13,6 +13,7 @@ namespace strata::data {
 namespace {
 
 constexpr std::int64_t kIgnored = -100;
+constexpr std::int64_t kEmptyTokens = 2;  // the fewest of which one can predict another
 
 // SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014; the constants are
 // those of Vigna's public-domain splitmix64.c. Standard distributions differ between libraries, so the shuffle uses
@@ -39,6 +40,31 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
+std::size_t longest(const std::vector<Sample>& samples) {
+  std::size_t length = 0;
+  for (const Sample& sample : samples) length = std::max(length, sample.tokens.size());
+  return length;
+}
+
+Batch batch_of(const std::vector<Sample>& samples, std::size_t tokens_each) {
+  if (samples.empty()) return {1, kEmptyTokens, {0, 0}, {kIgnored, kIgnored}, 0};
+  Batch batch;
+  batch.sequences = static_cast<std::int64_t>(samples.size());
+  batch.tokens_each = static_cast<std::int64_t>(tokens_each);
+  batch.tokens.assign(samples.size() * tokens_each, 0);
+  batch.labels.assign(samples.size() * tokens_each, kIgnored);
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const Sample& sample = samples[row];
+    for (std::size_t t = 0; t < sample.tokens.size(); ++t) {
+      batch.tokens[row * tokens_each + t] = sample.tokens[t];
+      if (t == 0 || sample.trained[t] == 0) continue;
+      batch.labels[row * tokens_each + t - 1] = sample.tokens[t];
+      ++batch.target_tokens;
+    }
+  }
+  return batch;
+}
+
 }  // namespace
 
 Sampler::Sampler(const TokenFile& file, std::int64_t batch_size, std::int64_t max_tokens, std::uint64_t seed,
@@ -64,43 +90,37 @@ void Sampler::shuffle() {
   }
 }
 
-Batch Sampler::next() {
-  const std::uint64_t samples = order_of_epoch_.size();
-  if (state_.position == samples) {
+std::vector<Sample> Sampler::samples(std::uint64_t first, std::uint64_t last) const {
+  std::vector<Sample> chosen;
+  for (std::uint64_t i = first; i < last; ++i) {
+    const Sample sample = file_->sample(order_of_epoch_[i]);
+    const std::size_t length = std::min(sample.tokens.size(), static_cast<std::size_t>(max_tokens_));
+    chosen.push_back({sample.tokens.first(length), sample.trained.first(length)});
+  }
+  return chosen;
+}
+
+GlobalBatch Sampler::next(const Share& share) {
+  STRATA_EXPECTS(share.rank < share.ranks && share.micro_batches > 0, "a rank that takes part");
+  const std::uint64_t end = order_of_epoch_.size();
+  if (state_.position == end) {
     state_ = {.epoch = state_.epoch + 1, .position = 0};
     shuffle();
   }
-  const std::uint64_t first = state_.position;
-  const std::uint64_t last = std::min(samples, first + static_cast<std::uint64_t>(batch_size_));
-  std::vector<Sample> chosen;
-  std::size_t longest = 0;
-  for (std::uint64_t i = first; i < last; ++i) {
-    Sample sample = file_->sample(order_of_epoch_[i]);
-    const std::size_t length = std::min(sample.tokens.size(), static_cast<std::size_t>(max_tokens_));
-    chosen.push_back({sample.tokens.first(length), sample.trained.first(length)});
-    longest = std::max(longest, length);
+  GlobalBatch global;
+  for (std::size_t g = 0; g < share.micro_batches * share.ranks; ++g) {
+    const std::uint64_t last = std::min(end, state_.position + static_cast<std::uint64_t>(batch_size_));
+    const std::vector<Sample> chosen = samples(state_.position, last);
+    state_.position = last;
+    const std::size_t tokens_each = longest(chosen);
+    global.tokens += chosen.empty() ? std::size_t{kEmptyTokens} : chosen.size() * tokens_each;
+    if (g % share.ranks == share.rank) global.micro_batches.push_back(batch_of(chosen, tokens_each));
   }
-  state_.position = last;
-
-  Batch batch;
-  batch.sequences = static_cast<std::int64_t>(chosen.size());
-  batch.tokens_each = static_cast<std::int64_t>(longest);
-  batch.tokens.assign(chosen.size() * longest, 0);
-  batch.labels.assign(chosen.size() * longest, kIgnored);
-  for (std::size_t row = 0; row < chosen.size(); ++row) {
-    const Sample& sample = chosen[row];
-    for (std::size_t t = 0; t < sample.tokens.size(); ++t) {
-      batch.tokens[row * longest + t] = sample.tokens[t];
-      if (t == 0 || sample.trained[t] == 0) continue;
-      batch.labels[row * longest + t - 1] = sample.tokens[t];
-      ++batch.target_tokens;
-    }
-  }
-  return batch;
+  return global;
 }
 
-std::uint64_t Sampler::batches_per_epoch() const {
-  return ceil_div(order_of_epoch_.size(), static_cast<std::uint64_t>(batch_size_));
+std::uint64_t Sampler::batches_per_epoch(const Share& share) const {
+  return ceil_div(order_of_epoch_.size(), static_cast<std::uint64_t>(batch_size_) * share.ranks * share.micro_batches);
 }
 
 void Sampler::restore(SamplerState state) {

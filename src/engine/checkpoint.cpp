@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "engine/all_ranks.h"
 #include "hf/export.h"
 
 namespace strata::engine {
@@ -24,6 +25,7 @@ using nlohmann::json;
 constexpr const char* kManifest = "strata.json";
 constexpr const char* kPrefix = "checkpoint-";
 constexpr int kVersion = 1;
+constexpr const char* kSave = "save a checkpoint";
 
 std::string hex(std::uint64_t value) {
   char text[17];
@@ -83,7 +85,8 @@ json numerics_of(const Engine& engine) {
           {"loss_chunk_tokens", engine.config().loss_chunk_tokens},
           {"param_type", std::string(name_of(engine.config().param_type))},
           {"batch_size", engine.config().batch_size},
-          {"micro_batches", engine.config().micro_batches}};
+          {"micro_batches", engine.config().micro_batches},
+          {"ranks", engine.communicator().world()}};
 }
 
 std::string trainer_state_text(const TrainerState& state) {
@@ -161,32 +164,31 @@ std::vector<std::int64_t> checkpoint_steps(const fs::path& output_dir) {
 }
 
 fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::path& output_dir, std::int64_t keep) {
+  Communicator& comm = engine.communicator();
   const fs::path final_folder = folder_of(output_dir, state.run.step);
   const fs::path temporary = output_dir / (".tmp-" + final_folder.filename().string());
-  const auto discard = [&temporary] {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-  };
   try {
-    fs::remove_all(temporary);  // of a run that was killed while it saved
-    fs::create_directories(temporary);
+    on_first_rank(comm, kSave, [&] {
+      fs::remove_all(temporary);  // of a run that was killed while it saved
+      fs::create_directories(temporary);
+    });
     engine.save_states(temporary);
-    hf::write_config(engine.config().model / "config.json", temporary, engine.config().param_type);
-    hf::copy_folder_files(engine.config().model, temporary);
-    write_text(temporary / "trainer_state.json", trainer_state_text(state));
-    write_manifest(temporary, engine, state);
-    fsync_path(temporary);
-    fs::remove_all(final_folder);
-    fs::rename(temporary, final_folder);
-    fsync_path(output_dir);
-  } catch (const fs::filesystem_error& error) {  // which callers that catch Error would miss
-    discard();
-    throw IoError({error.code().value(), "save a checkpoint", error.path1().string(), 0, 0, {}});
+    on_first_rank(comm, kSave, [&] {
+      hf::write_config(engine.config().model / "config.json", temporary, engine.config().param_type);
+      hf::copy_folder_files(engine.config().model, temporary);
+      write_text(temporary / "trainer_state.json", trainer_state_text(state));
+      write_manifest(temporary, engine, state);
+      fsync_path(temporary);
+      fs::remove_all(final_folder);
+      fs::rename(temporary, final_folder);
+      fsync_path(output_dir);
+      delete_old(output_dir, state.run.step, keep);
+    });
   } catch (...) {
-    discard();
+    std::error_code ignored;
+    if (comm.rank() == 0) fs::remove_all(temporary, ignored);
     throw;
   }
-  delete_old(output_dir, state.run.step, keep);
   return final_folder;
 }
 
@@ -231,7 +233,28 @@ std::optional<fs::path> newest_checkpoint(const fs::path& output_dir) {
   return std::nullopt;
 }
 
-TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
+std::optional<fs::path> newest_checkpoint(Communicator& comm, const fs::path& output_dir) {
+  std::string name;
+  on_first_rank(comm, "look for checkpoints", [&] {
+    const std::optional<fs::path> newest = newest_checkpoint(output_dir);
+    if (newest) name = newest->filename().string();
+  });
+  name = broadcast_text(comm, name);
+  if (name.empty()) return std::nullopt;
+  on_every_rank(comm, "look for checkpoints", [&] {
+    if (!fs::is_directory(output_dir / name)) {
+      throw DataError((output_dir / name).string() +
+                      ": rank 0 sees this checkpoint, this rank does not; output_dir must be on a file system that all "
+                      "ranks share");
+    }
+  });
+  return output_dir / name;
+}
+
+namespace {
+
+// What is beside the tensors. `is_first`: this rank is the one that warns.
+TrainerState read_trainer_state(const Engine& engine, const fs::path& checkpoint, bool is_first) {
   const json manifest = read_json(checkpoint / kManifest);
   TrainerState state;
   try {
@@ -245,7 +268,7 @@ TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
     state.seed = manifest.at("seed").get<std::uint64_t>();
     const json now = numerics_of(engine);
     for (const auto& [key, value] : manifest.at("numerics").items()) {
-      if (now.at(key) == value) continue;
+      if (now.at(key) == value || !is_first) continue;
       log::warning("resuming with " + key + " " + now.at(key).dump() + "; the checkpoint was made with " +
                    value.dump() + ", so the results will not be bit-equal to an uninterrupted run");
     }
@@ -261,6 +284,15 @@ TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
   } catch (const json::exception& error) {
     throw DataError(checkpoint.string() + ": " + error.what());
   }
+  return state;
+}
+
+}  // namespace
+
+TrainerState load_checkpoint(Engine& engine, const fs::path& checkpoint) {
+  Communicator& comm = engine.communicator();
+  TrainerState state;
+  on_every_rank(comm, "read a checkpoint", [&] { state = read_trainer_state(engine, checkpoint, comm.rank() == 0); });
   engine.load_states(checkpoint, state.run);
   return state;
 }

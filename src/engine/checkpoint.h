@@ -30,20 +30,25 @@ struct TrainerState {
   std::vector<LogEntry> history;
 };
 
-// Writes output_dir/checkpoint-<step> under a temporary name, fsyncs, renames; then deletes the oldest ones beyond
-// `keep` (0: all stay). Independent of placement and tiers; needs no swap file. Throws: IoError; earlier checkpoints
-// stay intact.
+// Called by every rank. Writes output_dir/checkpoint-<step> under a temporary name, fsyncs, renames; then deletes the
+// oldest ones beyond `keep` (0: all stay). Each rank writes its own part of the tensors; rank 0 does all else, while
+// the others wait in a collective: longest for the checksums, so the collective time-out must be longer than reading
+// the states once. Independent of placement, tiers and ranks; needs no swap file. Throws, on every rank: IoError;
+// earlier checkpoints stay intact.
 std::filesystem::path save_checkpoint(Engine& engine, const TrainerState& state,
                                       const std::filesystem::path& output_dir, std::int64_t keep);
 
 // The newest checkpoint of output_dir that is complete: manifest present, every file with its size and checksum. Others
 // are passed over with a warning that says why. Nothing when there is none.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& output_dir);
+// Called by every rank: rank 0 looks, and all must see what it finds. Throws: DataError where one does not.
+std::optional<std::filesystem::path> newest_checkpoint(Communicator& comm, const std::filesystem::path& output_dir);
 
 // Throws: DataError saying what is missing or wrong.
 void check_checkpoint(const std::filesystem::path& checkpoint);
 
-// Reads tensors and state into the engine. Throws: DataError; a warning where a setting that changes bits differs.
+// Called by every rank, whatever the number of ranks that saved. Reads tensors and state into the engine. Throws:
+// DataError; a warning where a setting that changes bits differs.
 TrainerState load_checkpoint(Engine& engine, const std::filesystem::path& checkpoint);
 
 // Steps of the checkpoints in output_dir, ascending, complete or not.

@@ -107,8 +107,13 @@ void Engine::save_states(const std::filesystem::path& folder) {
 void Engine::load_states(const std::filesystem::path& folder, const RunState& state) {
   impl_->guarded([&] { impl_->load_states(folder, state); });
 }
-std::vector<float> Engine::parameter(const std::string& name) {
-  return impl_->guarded([&] { return impl_->parameter(name); });
+std::vector<float> Engine::get(const std::string& what, const std::string& name) {
+  impl_->throw_if_failed();
+  return impl_->get(what, name);
+}
+void Engine::set(const std::string& what, const std::string& name, std::span<const float> values) {
+  impl_->throw_if_failed();
+  impl_->set(what, name, values);
 }
 const RunState& Engine::state() const {
   return impl_->state;

@@ -99,17 +99,29 @@ class Engine {
   // Which compute type, instruction set and I/O were chosen, one line.
   std::string description() const;
 
+  // All below are called by every rank. Where one fails, all throw (engine/all_ranks.h).
+
   // Writes a folder that transformers loads: weights in the types of the source folder, config and tokenizer files.
-  // Written under a temporary name and renamed. Throws: IoError.
+  // Written under a temporary name and renamed. Each rank writes its part of the weights, so all must see the folder.
+  // Throws: IoError.
   void export_model(const std::filesystem::path& folder);
-  // Writes parameters and optimizer states, by parameter name and independent of placement, into `folder`, which
-  // exists.
+  // Writes parameters and optimizer states, by parameter name and independent of placement and ranks, into `folder`,
+  // which exists.
   void save_states(const std::filesystem::path& folder);
-  // Reads them back. Throws: DataError when a tensor is missing or has another shape.
+  // Reads them back, each rank what it holds. Throws: DataError when a tensor is missing or has another shape.
   void load_states(const std::filesystem::path& folder, const RunState& state);
 
-  // The fp32 master of a parameter (the parameter itself in fp32 runs), by its checkpoint name. For tests and tools.
-  std::vector<float> parameter(const std::string& name);
+  // A whole tensor of the parameter that has this name in a checkpoint, decoded to fp32, on every rank and wherever it
+  // lives. `what`: "parameter" (its fp32 master, or itself where there is none); "gradient" of the last step, the mean
+  // over its tokens, before clipping, until the next step, not where updates run during backward in memory that layers
+  // use in turn; or a moment of the optimizer: "exp_avg", "exp_avg_sq", "momentum_buffer".
+  // Throws: ConfigError where there is no such tensor, which leaves the engine as it was.
+  std::vector<float> get(const std::string& what, const std::string& name);
+  // Likewise, from the same values on every rank; stored as the tensor is, so what is narrower than fp32 is rounded to
+  // nearest. Not a gradient, which a step makes and uses up. Throws: ConfigError, before anything is changed, also for
+  // values that cannot be stored: not finite, too large, negative where squares are.
+  void set(const std::string& what, const std::string& name, std::span<const float> values);
+  std::vector<float> parameter(const std::string& name) { return get("parameter", name); }
 
  private:
   class Impl;

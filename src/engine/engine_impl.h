@@ -15,6 +15,7 @@
 #include "engine/ideal.h"
 #include "engine/page_plan.h"
 #include "engine/parts.h"
+#include "engine/shard_files.h"
 #include "hf/safetensors.h"
 #include "nvme/nvme_store.h"
 #include "offload/shard_store.h"
@@ -27,6 +28,10 @@ namespace strata::engine {
 inline zero::BatchView view_of(const data::Batch& batch) {
   return {batch.sequences, batch.tokens_each, batch.tokens, batch.labels};
 }
+
+// The tensors that a tied model has once and a file may have twice.
+inline constexpr const char* kHead = "lm_head.weight";
+inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 class Engine::Impl {
  public:
@@ -41,7 +46,8 @@ class Engine::Impl {
   void export_model(const std::filesystem::path& folder);
   void save_states(const std::filesystem::path& folder);
   void load_states(const std::filesystem::path& folder, const RunState& state);
-  std::vector<float> parameter(const std::string& name);
+  std::vector<float> get(const std::string& what, const std::string& name);
+  void set(const std::string& what, const std::string& name, std::span<const float> values);
   PerTier peak_bytes();
   std::string compute_name() const;
   std::string description() const;
@@ -107,14 +113,48 @@ class Engine::Impl {
   // drive). Requires: the schedule of another mode is in use, or none.
   void plan_pages(const StepSummary& measured);
   std::vector<Named> all_params() const;
+  // Throws: ConfigError.
+  Named find_param(const std::string& name) const;
   const zero::ParamDecl& decl(const Named& named) const;
+  // What of the group's flat layout the shard holds on this rank.
+  ShardSlice slice(std::size_t group, offload::ShardId shard, std::size_t elements_per_value = 1) const;
+  ShardSlice state_slice(std::size_t group, std::size_t s) const {
+    return slice(group, shards_[group].states[s], states_[s].elements_per_value);
+  }
   hf::TensorCatalog checked_catalog() const;
+  void read_weights();
+  // Of one group: what was gathered of them before is out of date.
+  void parameters_changed(std::size_t group) { groups_[group].update_until({}); }
+  void read_states(const std::filesystem::path& folder);
   void fill_states(const ParamSource& source);
-  void fill_from(const ParamSource& source, offload::ShardId shard, std::size_t group, std::size_t elements_per_value);
-  // Elements of the fp32 master (an exact widening of the weight where there are no states).
+  void fill_from(const ParamSource& source, std::size_t group, const ShardSlice& slice);
+  // A tensor of a file: values of `param`, `elements_per_value` of its elements to each.
+  struct TensorSource {
+    hf::TensorToWrite tensor;
+    Named param;
+    std::size_t elements_per_value = 1;
+    std::function<void(std::uint64_t first, TensorSpan destination)> read;
+  };
+  // Every rank writes the values in its row into files that rank 0 makes.
+  void write_tensors(const std::filesystem::path& folder, const std::vector<TensorSource>& sources,
+                     const hf::WriteOptions& options);
+  void write_model(const std::filesystem::path& folder);
+  // These are of elements that this rank holds. Elements of the fp32 master (an exact widening of the weight where
+  // there are no states).
   void copy_master(const Named& named, std::uint64_t first, TensorSpan values);
   // Elements of the weight in any type.
   void copy_param(const Named& named, std::uint64_t first, TensorSpan destination);
+  // As the mean over the tokens of the last step.
+  void copy_gradient(const Named& named, std::uint64_t first, TensorSpan values);
+  void copy_moment(const Named& named, std::size_t s, std::uint64_t first, TensorSpan values);
+  // Which state the moment of that name is; its scales follow it.
+  std::size_t find_moment(const std::string& what) const;
+  const MomentSpec& moment(std::size_t s) const;
+  void require_gradient(const Named& named) const;
+  template <typename Fn>
+  void for_held(const Named& named, const ShardSlice& held, std::span<const float> values, Fn&& fn);
+  void set_master(const Named& named, std::span<const float> values);
+  void set_moment(const Named& named, std::size_t s, std::span<const float> values);
   TensorSpan scratch(std::size_t part, DType dtype, std::size_t numel) const;
   DriveRates rates_of_drive(std::size_t path, const DriveStats& drive) const;
   // `divisor`: what the stored gradients are of the mean gradient.
@@ -159,6 +199,7 @@ class Engine::Impl {
   std::vector<zero::GroupShards> shards_;
   std::vector<zero::UpdateShards> updates_;
   const std::vector<StateSpec> states_;  // of the optimizer; empty without training
+  const std::vector<MomentSpec> moments_;
   zero::LinkCounters counters_;
   zero::BusyTimes busy_;
   Meters reported_;  // up to the end of the last step
@@ -184,6 +225,7 @@ class Engine::Impl {
   std::unique_ptr<zero::LayerRunner> runner_;
   ThreadExecutor update_thread_{"updates"};
   std::vector<Event> updating_;  // of the last step, per group
+  double grad_divisor_ = 0;      // what the gradients at home are of the last step's mean gradient; 0: there are none
   std::exception_ptr failure_;
 };
 

@@ -101,6 +101,7 @@ StepSummary Engine::Impl::train_step(std::span<const data::Batch> micro_batches,
   summary.loss = tokens > 0 ? loss.loss_sum / tokens : 0;
 
   const double divisor = tokens * seed;
+  grad_divisor_ = divisor;
   summary.grad_norm = tokens > 0 ? std::sqrt(reducer_->sum_of_squares()) / divisor : 0;
   summary.skipped = !(tokens > 0) || !std::isfinite(summary.grad_norm);
   const zero::UpdateTime time = update_time();

@@ -72,6 +72,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       device_tier_(device_),
       compute_(std::move(parts.compute)),
       states_(config.training ? optimizer_.states(config.param_type) : std::vector<StateSpec>{}),
+      moments_(moment_specs(config.optimizer.kind)),
       busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),

@@ -24,18 +24,41 @@ void in_chunks(std::size_t numel, std::size_t most, Fn&& fn) {
   for (std::size_t done = 0; done < numel; done += most) fn(done, std::min(most, numel - done));
 }
 
+// A shard of a group, and what of the group's flat layout it holds: the elements from `first` on.
+struct ShardSlice {
+  const zero::FlatLayout& layout;
+  offload::ShardId shard;
+  std::uint64_t first = 0;
+  std::size_t elements_per_value = 1;  // that share a value (StateSpec)
+};
+
+// Values of one parameter.
+struct ValueRange {
+  std::uint64_t first = 0;
+  std::uint64_t numel = 0;
+};
+
+// Those of parameter `param` that belong to elements [first, first + numel) of the layout.
+ValueRange values_in(const zero::FlatLayout& layout, std::size_t param, std::uint64_t first, std::uint64_t numel,
+                     std::size_t elements_per_value = 1);
+// In the row of a rank. Rows of all ranks make up the whole parameter, so a rank writes its own to files and tells it
+// to others.
+ValueRange values_in_row(const zero::FlatLayout& layout, std::size_t param, std::size_t rank,
+                         std::size_t elements_per_value = 1);
+ValueRange values_in(const offload::ShardStore& store, const ShardSlice& slice, std::size_t param);
+
 // Fills `destination` (values of one parameter from value `first` on, in the shard's type). Called in ascending order.
 using ElementSource = std::function<void(std::size_t param, std::uint64_t first, TensorSpan destination)>;
 
-// Writes every element of the shard: parameters from `source`, padding with zeros. `rank` says which row of the layout
-// it is, `elements_per_value` how many elements share a value (StateSpec).
-void fill_shard(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t rank,
-                std::size_t elements_per_value, const ElementSource& source);
+// Writes every element of the shard: parameters from `source`, padding with zeros.
+void fill_shard(offload::ShardStore& store, const ShardSlice& slice, const ElementSource& source);
 
-// Copies values [first, first + destination.numel) of parameter `param` out of the shard. Requires: one rank, so that
-// the shard is whole; destination has the shard's type.
-void read_param(offload::ShardStore& store, offload::ShardId shard, const zero::FlatLayout& layout, std::size_t param,
-                std::size_t elements_per_value, std::uint64_t first, TensorSpan destination);
+// Copies values of parameter `param` from value `first` on out of the shard, or into it. Requires: the shard holds
+// them; they have its type.
+void read_param(offload::ShardStore& store, const ShardSlice& slice, std::size_t param, std::uint64_t first,
+                TensorSpan destination);
+void write_param(offload::ShardStore& store, const ShardSlice& slice, std::size_t param, std::uint64_t first,
+                 TensorSpan source);
 
 // Reads elements of a tensor in a file and converts them to the destination's type, through `buffer`, which bounds the
 // memory used.

@@ -12,6 +12,8 @@
 
 namespace strata::engine {
 
+inline constexpr const char* kStatesFile = "states.safetensors";
+
 // [Note: checkpoint tensors] "master.P" is parameter P in fp32; a run with a remainder has "param.P" and "remainder.P"
 // instead, which together are the same. Moments follow under their own names; one of 8 bits has its scales beside it,
 // one per block of 256 elements of the parameter.

@@ -1,5 +1,5 @@
 // What one finished step, or one evaluation, has to say: the console, metrics.jsonl and the tests read the same
-// numbers.
+// numbers. Losses, norms, token counts and what is computed from them are of all ranks, seconds and bytes of this one.
 #pragma once
 
 #include <algorithm>

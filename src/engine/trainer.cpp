@@ -1,11 +1,13 @@
 #include "engine/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "engine/all_ranks.h"
 #include "engine/machine.h"
 
 namespace strata::engine {
@@ -39,23 +41,28 @@ Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile&
       train_(train),
       validation_(validation),
       events_(std::move(events)),
+      share_{engine.communicator().rank(), engine.communicator().world(),
+             static_cast<std::size_t>(config.gradient_accumulation_steps)},
       sampler_(train, config.per_device_train_batch_size, config.max_seq_length,
                static_cast<std::uint64_t>(config.seed), data::Sampler::Order::Shuffled) {
-  check_tokens(train, "the training data", engine.model_config().vocab_size);
-  if (validation != nullptr) check_tokens(*validation, "the validation data", engine.model_config().vocab_size);
-  const auto per_epoch =
-      static_cast<double>(sampler_.batches_per_epoch()) / static_cast<double>(config.gradient_accumulation_steps);
+  on_every_rank(engine.communicator(), "look at output_dir", [&] { check(); });
+  const auto per_epoch = static_cast<double>(sampler_.batches_per_epoch(share_));
   total_steps_ =
       config.max_steps > 0
           ? config.max_steps
           : std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(config.num_train_epochs * per_epoch)));
   schedule_ = config.lr_schedule(total_steps_);
   wear_ = {config.strata.nvme.rated_writes, config.strata.nvme.wear_limit};
-  if (config.save_strategy == SaveStrategy::No) return;
-  const std::uint64_t need = bytes_to_save(engine);
-  const std::uint64_t free = free_disk_bytes(config.output_dir);
+}
+
+void Trainer::check() const {
+  check_tokens(train_, "the training data", engine_.model_config().vocab_size);
+  if (validation_ != nullptr) check_tokens(*validation_, "the validation data", engine_.model_config().vocab_size);
+  if (config_.save_strategy == SaveStrategy::No || share_.rank != 0) return;
+  const std::uint64_t need = bytes_to_save(engine_);
+  const std::uint64_t free = free_disk_bytes(config_.output_dir);
   if (free < need) {
-    throw OutOfBudget(config.output_dir.string() + ": a checkpoint and the exported model need " + format_bytes(need) +
+    throw OutOfBudget(config_.output_dir.string() + ": a checkpoint and the exported model need " + format_bytes(need) +
                           ", but only " + format_bytes(free) + " are free; free some disk or set another output_dir",
                       need, free);
   }
@@ -78,10 +85,11 @@ double Trainer::epoch() const {
   return static_cast<double>(state.epoch) + static_cast<double>(state.position) / static_cast<double>(train_.samples());
 }
 
-std::vector<data::Batch> Trainer::next_batches() {
-  std::vector<data::Batch> batches;
-  for (std::int64_t i = 0; i < config_.gradient_accumulation_steps; ++i) batches.push_back(sampler_.next());
-  return batches;
+Trainer::Together Trainer::together(std::uint64_t written_a_step, bool stop) const {
+  std::array<double, 3> sums{stop ? 1.0 : 0.0, static_cast<double>(engine_.nvme_written()),
+                             static_cast<double>(written_a_step)};
+  engine_.communicator().all_reduce_sum(sums);
+  return {sums[0] > 0, static_cast<std::uint64_t>(sums[1]), static_cast<std::uint64_t>(sums[2])};
 }
 
 StepReport Trainer::report(const StepSummary& summary, double learning_rate, std::uint64_t tokens, double at) const {
@@ -123,9 +131,10 @@ double Trainer::evaluate() {
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t batch = std::min(config_.per_device_eval_batch_size, config_.per_device_train_batch_size);
   data::Sampler sampler(*validation_, batch, config_.max_seq_length, 0, data::Sampler::Order::Sequential);
+  const data::Share one{share_.rank, share_.ranks, 1};  // a batch to each rank at a time
   EvalSummary total;
-  for (std::uint64_t i = 0; i < sampler.batches_per_epoch(); ++i) {
-    const EvalSummary part = engine_.evaluate(sampler.next());
+  for (std::uint64_t i = 0; i < sampler.batches_per_epoch(one); ++i) {
+    const EvalSummary part = engine_.evaluate(sampler.next(one).micro_batches.front());  // of all ranks
     total.loss_sum += part.loss_sum;
     total.tokens += part.tokens;
   }
@@ -156,32 +165,27 @@ void Trainer::forecast_wear(std::uint64_t per_step, double step_seconds) const {
 
 TrainResult Trainer::run() {
   first_step_ = attempted_;
-  wear_at_start_ = engine_.nvme_written();
-  const std::uint64_t planned = engine_.memory_plan().nvme_written_per_step;
-  wear_.check(wear_at_start_, planned, total_steps_ - attempted_);
-  forecast_wear(planned, 0);
+  Together all = together(engine_.memory_plan().nvme_written_per_step, false);
+  wear_at_start_ = all.nvme_written;
+  wear_.check(wear_at_start_, all.written_a_step, total_steps_ - attempted_);
+  forecast_wear(all.written_a_step, 0);
   if (validation_ != nullptr) result_.first_eval_loss = evaluate();
-  std::uint64_t written_by_step = planned;
   while (attempted_ < total_steps_) {
-    if (!wear_.allows(engine_.nvme_written(), written_by_step)) {
+    if (!wear_.allows(all.nvme_written, all.written_a_step)) {
       result_.end = TrainResult::End::WearLimit;
       break;
     }
-    const std::vector<data::Batch> batches = next_batches();
+    const data::GlobalBatch batch = sampler_.next(share_);
     // By updates, not by attempts: a skipped step does not move the schedule.
     const double learning_rate = schedule_.for_update(engine_.state().step + 1);
-    const StepSummary summary = engine_.train_step(batches, learning_rate);
+    const StepSummary summary = engine_.train_step(batch.micro_batches, learning_rate);
     ++attempted_;
-    written_by_step = summary.nvme_written;
-    // The first step lays out what the second finds cached.
-    if (attempted_ == first_step_ + 2) forecast_wear(written_by_step, summary.seconds);
-    std::uint64_t tokens = 0;
-    for (const data::Batch& batch : batches) {
-      tokens += static_cast<std::uint64_t>(batch.sequences) * static_cast<std::uint64_t>(batch.tokens_each);
-    }
     history_.push_back({attempted_, epoch(), summary.loss, learning_rate, summary.grad_norm});
-    if (events_.on_step) events_.on_step(report(summary, learning_rate, tokens, epoch()));
-    if (events_.stop_requested && events_.stop_requested()) {
+    if (events_.on_step) events_.on_step(report(summary, learning_rate, batch.tokens, epoch()));
+    all = together(summary.nvme_written, events_.stop_requested && events_.stop_requested());
+    // The first step lays out what the second finds cached.
+    if (attempted_ == first_step_ + 2) forecast_wear(all.written_a_step, summary.seconds);
+    if (all.stop) {
       result_.end = TrainResult::End::Stopped;
       break;
     }

@@ -14,12 +14,12 @@
 
 namespace strata::engine {
 
-// Who listens. All run on the caller's thread; any may be empty.
+// Who listens. All run on the caller's thread, on every rank; any may be empty.
 struct TrainerEvents {
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvalReport&)> on_evaluation;
   std::function<void(const std::string&)> on_message;
-  std::function<bool()> stop_requested;  // asked after every step
+  std::function<bool()> stop_requested;  // asked after every step; one rank that says so stops all
 };
 
 struct TrainResult {
@@ -34,7 +34,8 @@ struct TrainResult {
 // exported weights of fp32 at most.
 std::uint64_t bytes_to_save(const Engine& engine);
 
-// One thread. References must outlive it.
+// One thread. References must outlive it. Every rank makes one, from the same configuration and the same files, and
+// calls the same functions: schedule, evaluations, checkpoints and ends follow from what is the same on all of them.
 class Trainer {
  public:
   // Throws: DataError when a token id does not fit the model's vocabulary or nothing is to be learnt; OutOfBudget when
@@ -51,7 +52,15 @@ class Trainer {
   std::int64_t total_steps() const { return total_steps_; }
 
  private:
-  std::vector<data::Batch> next_batches();
+  // What the ranks must know of each other after a step.
+  struct Together {
+    bool stop = false;
+    std::uint64_t nvme_written = 0;  // since the engines were made
+    std::uint64_t written_a_step = 0;
+  };
+  Together together(std::uint64_t written_a_step, bool stop) const;
+  // What the constructor throws for.
+  void check() const;
   StepReport report(const StepSummary& summary, double learning_rate, std::uint64_t tokens, double epoch) const;
   double evaluate();
   void save();
@@ -63,11 +72,12 @@ class Trainer {
   const data::TokenFile& train_;
   const data::TokenFile* validation_;
   TrainerEvents events_;
+  const data::Share share_;  // of a global batch
   data::Sampler sampler_;
   std::int64_t total_steps_ = 0;
   LrSchedule schedule_;
   DriveWear wear_;
-  std::uint64_t wear_at_start_ = 0;  // bytes written before the first step of this process
+  std::uint64_t wear_at_start_ = 0;  // bytes written before the first step of these processes
   std::int64_t first_step_ = 0;
   std::int64_t attempted_ = 0;  // steps, skipped ones included: what max_steps counts
   std::int64_t saved_at_ = -1;

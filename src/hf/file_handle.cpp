@@ -37,6 +37,12 @@ FileHandle FileHandle::create(const std::filesystem::path& path) {
   return FileHandle(fd, path);
 }
 
+FileHandle FileHandle::open_for_writing(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) throw IoError({.errno_value = errno, .op = "open", .path = path.string(), .hint = ""});
+  return FileHandle(fd, path);
+}
+
 FileHandle::FileHandle(FileHandle&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       path_(std::move(other.path_)),
@@ -82,24 +88,28 @@ std::size_t FileHandle::read_some(std::uint64_t offset_bytes, std::span<std::byt
   return done;
 }
 
-void FileHandle::append(std::span<const std::byte> source) {
+void FileHandle::write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
   std::size_t done = 0;
   while (done < source.size()) {
     const std::size_t wanted = std::min(source.size() - done, kMaxTransferBytes);
-    const ssize_t put = ::write(fd_, source.data() + done, wanted);
+    const ssize_t put = ::pwrite(fd_, source.data() + done, wanted, static_cast<off_t>(offset_bytes + done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       const bool full = errno == ENOSPC || errno == EDQUOT;
       throw IoError({.errno_value = errno,
                      .op = "write",
                      .path = path_.string(),
-                     .offset_bytes = appended_bytes_,
+                     .offset_bytes = offset_bytes + done,
                      .bytes = wanted,
                      .hint = full ? "free some space there or choose another folder" : ""});
     }
     done += static_cast<std::size_t>(put);
-    appended_bytes_ += static_cast<std::uint64_t>(put);
   }
+}
+
+void FileHandle::append(std::span<const std::byte> source) {
+  write(appended_bytes_, source);
+  appended_bytes_ += source.size();
 }
 
 void FileHandle::sync_and_close() {

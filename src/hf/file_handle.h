@@ -16,6 +16,8 @@ class FileHandle {
   static FileHandle open_for_reading(const std::filesystem::path& path);
   // Creates or truncates. Throws: IoError.
   static FileHandle create(const std::filesystem::path& path);
+  // An existing file, which keeps its bytes. Throws: IoError.
+  static FileHandle open_for_writing(const std::filesystem::path& path);
 
   FileHandle(FileHandle&& other) noexcept;
   FileHandle& operator=(FileHandle&& other) noexcept;
@@ -26,7 +28,9 @@ class FileHandle {
   std::uint64_t size() const;
   // Fills as much of `destination` as the file holds from `offset_bytes`; a smaller result means the file ended.
   std::size_t read_some(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
-  // Appends all of `source`. Throws: IoError with what was wanted and a hint for a full disk.
+  // Writes all of `source` from `offset_bytes` on. Throws: IoError with what was wanted and a hint for a full disk.
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source);
+  // Behind what was appended before.
   void append(std::span<const std::byte> source);
   // Makes the bytes durable and closes. Throws: IoError.
   void sync_and_close();

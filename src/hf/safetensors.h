@@ -67,6 +67,8 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::F32;
   std::vector<std::int64_t> shape;
+
+  std::uint64_t bytes() const;
 };
 
 struct WriteOptions {
@@ -75,17 +77,65 @@ struct WriteOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
+// Which file each tensor lies in and where, before a byte is written: tensors in the order given, as `stem`.safetensors
+// or as shards `stem`-00001-of-0000N.safetensors of at most `max_shard_bytes` of data with an index.
+class SafetensorsPlan {
+ public:
+  // Tensors of mixed dtype: give the wide ones first, since Python's reader needs each tensor aligned to its element.
+  // Requires: distinct names.
+  SafetensorsPlan(std::span<const TensorToWrite> tensors, const WriteOptions& options = {});
+
+  // Makes the files with their headers, and the index; durable, but for the data, which SafetensorsWriter brings.
+  // Throws: IoError (ENOSPC before anything is written where the file system tells its free space), with needed and
+  // free bytes.
+  void create_files(const std::filesystem::path& folder) const;
+
+ private:
+  friend class SafetensorsWriter;
+  struct File {
+    std::size_t first = 0;  // tensors [first, last)
+    std::size_t last = 0;
+    std::uint64_t data_bytes = 0;
+    std::string name;
+    std::string header;  // length field included
+  };
+  void write_index(const std::filesystem::path& path) const;
+
+  std::vector<TensorToWrite> tensors_;
+  WriteOptions options_;
+  std::vector<File> files_;
+  std::vector<std::uint64_t> begins_;  // of each tensor, in the data of its file
+};
+
+// Brings the data into the files of a plan. Several processes may do so at the same time, each with ranges of its own,
+// once one of them has made the files. One thread. The plan must outlive it.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const SafetensorsPlan& plan, std::filesystem::path folder);
+  ~SafetensorsWriter();
+
+  // Writes bytes of tensor `i` from `offset_bytes` on. Requires: no tensor before the last call's. Throws: IoError.
+  void write(std::size_t i, std::uint64_t offset_bytes, std::span<const std::byte> source);
+  // Makes what was written durable. Throws: IoError.
+  void finish();
+
+ private:
+  const SafetensorsPlan& plan_;
+  const std::filesystem::path folder_;
+  std::size_t file_ = 0;
+  std::unique_ptr<FileHandle> open_;  // files_[file_], once something was written to it
+};
+
+// Bytes of a piece that goes through `buffer`: a multiple of 64 where it has as many, so that no piece splits an
+// element.
+std::size_t piece_bytes(std::span<const std::byte> buffer);
+
 using TensorProducer =
     std::function<void(std::size_t tensor, std::uint64_t offset_bytes, std::span<std::byte> destination)>;
 
-// Writes tensors, in the order given, as `stem`.safetensors or as shards `stem`-00001-of-0000N.safetensors of at most
-// `max_shard_bytes` of data with an index. Every file is fsynced; the caller renames the folder.
-// `produce(i, offset_bytes, destination)` fills destination with bytes of tensor i from offset_bytes. It is called in
-// order with destinations of at most `buffer.size()` bytes, which is the only memory used; offsets are multiples of 64
-// when the buffer has 64 bytes or more, so no piece splits an element. Tensors of mixed dtype: give the wide ones
-// first, since Python's reader needs each tensor aligned to its element. Requires: distinct names, a buffer that is not
-// empty. Throws: IoError (ENOSPC is found before writing where the file system tells its free space), with needed and
-// free bytes.
+// Plans, makes and fills the files; the caller renames the folder. `produce(i, offset_bytes, destination)` fills
+// destination with bytes of tensor i from offset_bytes. It is called in order with destinations of at most
+// piece_bytes(buffer), and the buffer is the only memory used. Requires: a buffer that is not empty. Throws: as above.
 void write_safetensors(const std::filesystem::path& folder, std::span<const TensorToWrite> tensors,
                        const TensorProducer& produce, std::span<std::byte> buffer, const WriteOptions& options = {});
 

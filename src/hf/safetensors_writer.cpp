@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -19,44 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-struct Shard {
-  std::size_t first = 0;  // tensors [first, last)
-  std::size_t last = 0;
-  std::uint64_t data_bytes = 0;
-  std::string file_name;
-  std::string header;  // length field included
-};
-
-std::uint64_t bytes_of_tensor(const TensorToWrite& tensor) {
-  std::uint64_t bytes = bytes_of(tensor.dtype);
-  for (const std::int64_t dimension : tensor.shape) {
-    STRATA_EXPECTS(dimension >= 0, tensor.name + " has a negative dimension");
-    bytes *= static_cast<std::uint64_t>(dimension);
-  }
-  return bytes;
-}
-
-// In order; a tensor that alone exceeds the limit has a shard to itself, as in huggingface_hub's split.
-std::vector<Shard> split(std::span<const TensorToWrite> tensors, std::uint64_t max_shard_bytes) {
-  std::vector<Shard> shards(1);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::uint64_t bytes = bytes_of_tensor(tensors[i]);
-    const bool empty = shards.back().first == shards.back().last;
-    if (!empty && shards.back().data_bytes + bytes > max_shard_bytes) {
-      shards.emplace_back().first = i;
-    }
-    shards.back().last = i + 1;
-    shards.back().data_bytes += bytes;
-  }
-  return shards;
-}
-
 std::string header_of(std::span<const TensorToWrite> tensors, const std::map<std::string, std::string>& metadata) {
   ordered_json object = ordered_json::object();
   if (!metadata.empty()) object["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const TensorToWrite& tensor : tensors) {
-    const std::uint64_t bytes = bytes_of_tensor(tensor);
+    const std::uint64_t bytes = tensor.bytes();
     object[tensor.name] = {{"dtype", name_of(tensor.dtype)},
                            {"shape", tensor.shape},
                            {"data_offsets", std::array{offset, offset + bytes}}};
@@ -91,57 +60,107 @@ void require_free_space(const fs::path& folder, std::uint64_t need_bytes) {
                          " free: free some space there or choose another folder"});
 }
 
-void write_shard(const fs::path& folder, const Shard& shard, std::span<const TensorToWrite> tensors,
-                 const TensorProducer& produce, std::span<std::byte> buffer) {
-  // Whole elements in every piece, so that a producer may convert as it goes.
-  const std::size_t piece = buffer.size() >= 64 ? buffer.size() / 64 * 64 : buffer.size();
-  FileHandle file = FileHandle::create(folder / shard.file_name);
-  file.append(std::as_bytes(std::span(shard.header)));
-  for (std::size_t i = shard.first; i < shard.last; ++i) {
-    const std::uint64_t bytes = bytes_of_tensor(tensors[i]);
-    for (std::uint64_t offset = 0; offset < bytes; offset += piece) {
-      const std::span<std::byte> part = buffer.first(std::min<std::uint64_t>(piece, bytes - offset));
-      produce(i, offset, part);
-      file.append(part);
-    }
+}  // namespace
+
+std::uint64_t TensorToWrite::bytes() const {
+  std::uint64_t bytes = bytes_of(dtype);
+  for (const std::int64_t dimension : shape) {
+    STRATA_EXPECTS(dimension >= 0, name + " has a negative dimension");
+    bytes *= static_cast<std::uint64_t>(dimension);
   }
-  file.sync_and_close();
+  return bytes;
 }
 
-void write_index(const fs::path& path, std::span<const TensorToWrite> tensors, const std::vector<Shard>& shards) {
+SafetensorsPlan::SafetensorsPlan(std::span<const TensorToWrite> tensors, const WriteOptions& options)
+    : tensors_(tensors.begin(), tensors.end()), options_(options), files_(1) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    STRATA_EXPECTS(names.insert(tensors_[i].name).second, "two tensors are named " + tensors_[i].name);
+    // A tensor that alone exceeds the limit has a shard to itself, as in huggingface_hub's split.
+    const std::uint64_t bytes = tensors_[i].bytes();
+    const bool empty = files_.back().first == files_.back().last;
+    if (!empty && files_.back().data_bytes + bytes > options_.max_shard_bytes) files_.emplace_back().first = i;
+    begins_.push_back(files_.back().data_bytes);
+    files_.back().last = i + 1;
+    files_.back().data_bytes += bytes;
+  }
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    File& file = files_[i];
+    file.name = shard_name(options_.stem, i + 1, files_.size());
+    file.header = header_of(std::span(tensors_).subspan(file.first, file.last - file.first), options_.metadata);
+  }
+}
+
+void SafetensorsPlan::create_files(const fs::path& folder) const {
+  std::uint64_t need_bytes = 0;
+  for (const File& file : files_) need_bytes += file.header.size() + file.data_bytes;
+  require_free_space(folder, need_bytes);
+  for (const File& file : files_) {
+    FileHandle handle = FileHandle::create(folder / file.name);
+    handle.append(std::as_bytes(std::span(file.header)));
+    handle.sync_and_close();
+  }
+  if (files_.size() > 1) write_index(folder / (options_.stem + ".safetensors.index.json"));
+  sync_folder(folder);
+}
+
+void SafetensorsPlan::write_index(const fs::path& path) const {
   ordered_json weight_map = ordered_json::object();
   std::uint64_t total_size = 0;
-  for (const Shard& shard : shards) {
-    total_size += shard.data_bytes;
-    for (std::size_t i = shard.first; i < shard.last; ++i) weight_map[tensors[i].name] = shard.file_name;
+  for (const File& file : files_) {
+    total_size += file.data_bytes;
+    for (std::size_t i = file.first; i < file.last; ++i) weight_map[tensors_[i].name] = file.name;
   }
   const ordered_json index = {{"metadata", {{"total_size", total_size}}}, {"weight_map", std::move(weight_map)}};
   const std::string text = index.dump(2) + "\n";
-  FileHandle file = FileHandle::create(path);
-  file.append(std::as_bytes(std::span(text)));
-  file.sync_and_close();
+  FileHandle handle = FileHandle::create(path);
+  handle.append(std::as_bytes(std::span(text)));
+  handle.sync_and_close();
 }
 
-}  // namespace
+SafetensorsWriter::SafetensorsWriter(const SafetensorsPlan& plan, fs::path folder)
+    : plan_(plan), folder_(std::move(folder)) {}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::write(std::size_t i, std::uint64_t offset_bytes, std::span<const std::byte> source) {
+  if (source.empty()) return;
+  STRATA_EXPECTS(i >= plan_.files_[file_].first && i < plan_.tensors_.size() &&
+                     offset_bytes + source.size() <= plan_.tensors_[i].bytes(),
+                 "a range of a tensor, and tensors in order");
+  if (i >= plan_.files_[file_].last) {
+    finish();
+    while (i >= plan_.files_[file_].last) ++file_;
+  }
+  const SafetensorsPlan::File& file = plan_.files_[file_];
+  if (!open_) open_ = std::make_unique<FileHandle>(FileHandle::open_for_writing(folder_ / file.name));
+  open_->write(file.header.size() + plan_.begins_[i] + offset_bytes, source);
+}
+
+void SafetensorsWriter::finish() {
+  if (open_) std::exchange(open_, nullptr)->sync_and_close();
+}
+
+std::size_t piece_bytes(std::span<const std::byte> buffer) {
+  return buffer.size() >= 64 ? buffer.size() / 64 * 64 : buffer.size();
+}
 
 void write_safetensors(const fs::path& folder, std::span<const TensorToWrite> tensors, const TensorProducer& produce,
                        std::span<std::byte> buffer, const WriteOptions& options) {
   STRATA_EXPECTS(!buffer.empty(), "no buffer to write through");
-  std::set<std::string> names;
-  for (const TensorToWrite& tensor : tensors) {
-    STRATA_EXPECTS(names.insert(tensor.name).second, "two tensors are named " + tensor.name);
+  const SafetensorsPlan plan(tensors, options);
+  plan.create_files(folder);
+  SafetensorsWriter writer(plan, folder);
+  const std::size_t piece = piece_bytes(buffer);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::uint64_t bytes = tensors[i].bytes();
+    for (std::uint64_t offset = 0; offset < bytes; offset += piece) {
+      const std::span<std::byte> part = buffer.first(std::min<std::uint64_t>(piece, bytes - offset));
+      produce(i, offset, part);
+      writer.write(i, offset, part);
+    }
   }
-  std::vector<Shard> shards = split(tensors, options.max_shard_bytes);
-  std::uint64_t need_bytes = 0;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    shards[i].file_name = shard_name(options.stem, i + 1, shards.size());
-    shards[i].header = header_of(tensors.subspan(shards[i].first, shards[i].last - shards[i].first), options.metadata);
-    need_bytes += shards[i].header.size() + shards[i].data_bytes;
-  }
-  require_free_space(folder, need_bytes);
-  for (const Shard& shard : shards) write_shard(folder, shard, tensors, produce, buffer);
-  if (shards.size() > 1) write_index(folder / (options.stem + ".safetensors.index.json"), tensors, shards);
-  sync_folder(folder);
+  writer.finish();
 }
 
 }  // namespace strata::hf

@@ -173,6 +173,103 @@ TEST_F(NumberedSamples, AStateOfOtherDataIsRefused) {
   EXPECT_THROW(sampler.restore({.epoch = 0, .position = kCount + 1}), DataError);
 }
 
+bool is_empty(const Batch& batch) {
+  return batch.sequences == 1 && batch.tokens_each == 2 && batch.target_tokens == 0 &&
+         batch.labels == std::vector<std::int64_t>{-100, -100};
+}
+
+// The ids of `steps` global batches, by micro-batch of all ranks in order; an empty list is an empty micro-batch.
+std::vector<std::vector<std::vector<std::int64_t>>> dealt(const TokenFile& file, std::size_t ranks, std::size_t micro,
+                                                          int steps) {
+  std::vector<Sampler> samplers(ranks, Sampler(file, 2, 16, 5, Order::Shuffled));
+  std::vector<std::vector<std::vector<std::int64_t>>> result;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<GlobalBatch> parts;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      parts.push_back(samplers[r].next({r, ranks, micro}));
+      EXPECT_EQ(parts[r].micro_batches.size(), micro);
+      EXPECT_EQ(parts[r].tokens, parts[0].tokens);
+      EXPECT_EQ(samplers[r].state().epoch, samplers[0].state().epoch);
+      EXPECT_EQ(samplers[r].state().position, samplers[0].state().position);
+    }
+    std::uint64_t tokens = 0;
+    auto& global = result.emplace_back();
+    for (std::size_t g = 0; g < ranks * micro; ++g) {
+      const Batch& batch = parts[g % ranks].micro_batches[g / ranks];
+      tokens += static_cast<std::uint64_t>(batch.sequences * batch.tokens_each);
+      global.push_back(is_empty(batch) ? std::vector<std::int64_t>{} : ids_of(batch));
+    }
+    EXPECT_EQ(tokens, parts[0].tokens);
+  }
+  return result;
+}
+
+// DI-10: ranks saw the same samples, or every epoch had the same order.
+TEST_F(NumberedSamples, RanksShareEveryEpochWithoutOverlapAndItIsShuffledAnew) {
+  for (const std::size_t ranks : {1, 2, 3, 4}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    const Share share{0, ranks, 1};
+    const auto per_epoch = static_cast<int>(Sampler(file_, 2, 16, 5, Order::Shuffled).batches_per_epoch(share));
+    std::vector<std::vector<std::int64_t>> epochs(2);
+    const auto steps = dealt(file_, ranks, 1, 2 * per_epoch);
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      for (const auto& batch : steps[s]) {
+        auto& epoch = epochs[s / static_cast<std::size_t>(per_epoch)];
+        epoch.insert(epoch.end(), batch.begin(), batch.end());
+      }
+    }
+    for (const std::vector<std::int64_t>& epoch : epochs) {
+      EXPECT_EQ(epoch.size(), kCount);
+      EXPECT_EQ(std::set<std::int64_t>(epoch.begin(), epoch.end()).size(), kCount);
+    }
+    EXPECT_NE(epochs[0], epochs[1]);
+  }
+}
+
+TEST_F(NumberedSamples, AGlobalBatchDependsOnTheNumberOfItsMicroBatchesAlone) {
+  const auto alone = dealt(file_, 1, 12, 20);
+  for (const std::size_t ranks : {2, 3, 4, 6, 12}) {
+    EXPECT_EQ(dealt(file_, ranks, 12 / ranks, 20), alone) << ranks << " ranks";
+  }
+}
+
+// DI-02: ranks with unequal numbers of batches never ended the epoch together.
+TEST(Sampler, AShortGlobalBatchLeavesMicroBatchesSmallerOrEmpty) {
+  const TemporaryTokenFile path(numbered(7));
+  const TokenFile file = TokenFile::open(path.path());
+  const auto sizes = [&](std::size_t ranks, int steps) {
+    std::vector<std::vector<std::size_t>> result;
+    for (const auto& step : dealt(file, ranks, 1, steps)) {
+      auto& counts = result.emplace_back();
+      for (const auto& batch : step) counts.push_back(batch.size());
+    }
+    return result;
+  };
+
+  EXPECT_THAT(sizes(2, 3), ElementsAre(ElementsAre(2, 2), ElementsAre(2, 1), ElementsAre(2, 2)));
+  EXPECT_THAT(sizes(3, 3), ElementsAre(ElementsAre(2, 2, 2), ElementsAre(1, 0, 0), ElementsAre(2, 2, 2)));
+}
+
+TEST(Sampler, FewerSamplesThanRanksLeaveRanksWithEmptyBatches) {
+  const TemporaryTokenFile path(numbered(2));
+  const TokenFile file = TokenFile::open(path.path());
+
+  for (const auto& step : dealt(file, 3, 1, 4)) {
+    EXPECT_EQ(step[0].size(), 2u);
+    EXPECT_THAT(step, ElementsAre(::testing::SizeIs(2), ::testing::IsEmpty(), ::testing::IsEmpty()));
+  }
+}
+
+TEST_F(NumberedSamples, AStateOfSomeRanksContinuesOnOthers) {
+  Sampler two(file_, 2, 16, 9, Order::Shuffled);
+  for (int i = 0; i < 7; ++i) (void)two.next({0, 2, 3});
+  Sampler three(file_, 2, 16, 9, Order::Shuffled);
+
+  three.restore(two.state());
+
+  EXPECT_EQ(ids_of(two.next({0, 2, 3}).micro_batches[0]), ids_of(three.next({0, 3, 2}).micro_batches[0]));
+}
+
 // Each of the 6 orders of 3 samples is as likely as any other: with 6000 seeds, 1000 expected, standard deviation 29.
 TEST(Sampler, AllOrdersAreEquallyLikely) {
   const TemporaryTokenFile path(numbered(3));

@@ -216,6 +216,67 @@ TEST(SafetensorsWriter, AShortWriteIsResumedAndItsFailureReported) {
   }
 }
 
+// Two writers, as two processes have them, take turns in the ranges of every tensor.
+TEST(SafetensorsWriter, FilesFilledByTwoAreThoseOfOne) {
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {60}},
+                                              {"empty", DType::U8, {0}},
+                                              {"b", DType::U8, {40}},
+                                              {"c", DType::U8, {150}},
+                                              {"d", DType::U8, {1}}};
+  const std::vector<std::string> contents = contents_of(tensors, 7);
+  const WriteOptions options{.stem = "model", .max_shard_bytes = 100};
+  const TemporaryFolder one;
+  std::vector<std::byte> buffer(64);
+  write_safetensors(one.path(), tensors, producer_of(contents), buffer, options);
+  const TemporaryFolder two;
+  const SafetensorsPlan plan(tensors, options);
+
+  plan.create_files(two.path());
+  for (const std::size_t turn : {1, 0}) {  // the later ranges first
+    SafetensorsWriter writer(plan, two.path());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto bytes = std::as_bytes(std::span(contents[i]));
+      for (std::size_t at = turn * 10; at < bytes.size(); at += 20) {
+        writer.write(i, at, bytes.subspan(at, std::min<std::size_t>(10, bytes.size() - at)));
+      }
+    }
+    writer.finish();
+  }
+
+  EXPECT_THAT(names_in(two.path()), ::testing::UnorderedElementsAreArray(names_in(one.path())));
+  for (const std::string& name : names_in(one.path())) EXPECT_EQ(read_file(two / name), read_file(one / name)) << name;
+}
+
+TEST(SafetensorsWriter, AFolderThatThisProcessCannotSeeIsNamed) {
+  const TemporaryFolder folder;
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {60}}};
+  const SafetensorsPlan plan(tensors);
+  const std::string bytes(60, 'x');
+
+  SafetensorsWriter writer(plan, folder / "elsewhere");
+  try {
+    writer.write(0, 0, std::as_bytes(std::span(bytes)));
+    FAIL() << "accepted";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.failure().errno_value, ENOENT);
+    EXPECT_EQ(error.failure().path, (folder / "elsewhere" / "model.safetensors").string());
+  }
+}
+
+TEST(SafetensorsWriter, RangesOutsideATensorAreTheCallersMistake) {
+  const TemporaryFolder folder;
+  const std::vector<TensorToWrite> tensors = {{"a", DType::U8, {4}}, {"b", DType::U8, {4}}};
+  const SafetensorsPlan plan(tensors, {.max_shard_bytes = 4});
+  plan.create_files(folder.path());
+  const std::array<std::byte, 4> four{};
+  SafetensorsWriter writer(plan, folder.path());
+
+  EXPECT_THROW(writer.write(0, 1, four), ContractViolation);
+  EXPECT_THROW(writer.write(2, 0, four), ContractViolation);
+  writer.write(1, 0, four);
+  EXPECT_THROW(writer.write(0, 0, four), ContractViolation);
+}
+
 TEST(SafetensorsWriter, EqualNamesAreTheCallersMistake) {
   const TemporaryFolder folder;
   std::vector<std::byte> buffer(64);
