@@ -130,6 +130,9 @@ const EngineConfig& Engine::config() const {
 Communicator& Engine::communicator() const {
   return impl_->communicator();
 }
+SentBytes Engine::sent() const {
+  return impl_->sent();
+}
 std::string Engine::compute_name() const {
   return impl_->compute_name();
 }

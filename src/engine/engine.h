@@ -87,6 +87,8 @@ class Engine {
   const EngineConfig& config() const;
   // The ranks that train together; one where the configuration named none.
   Communicator& communicator() const;
+  // What this rank has sent to others since the engine was made, or its communicators.
+  SentBytes sent() const;
   // The type in which products run: "fp32", "bf16" or "fp16".
   std::string compute_name() const;
   std::uint64_t parameters() const;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/block_codes.h"
 #include "core/communicator.h"
 #include "core/dtype.h"
 #include "core/optimizer_config.h"
@@ -26,6 +27,14 @@ enum class IoBackend : std::uint8_t { Auto, Uring, Threads };
 // the two orders differ in the last bits, so there Auto is horizontal; else it is vertical where that moves fewer bytes
 // and fits.
 enum class Accumulation : std::uint8_t { Auto, Horizontal, Vertical };
+
+// For slow links between nodes: ZeRO++ (docs/distributed.md). Each but `node_partition` changes bits.
+struct SlowLinks {
+  std::optional<BlockCode> weights = std::nullopt;    // how gathered weights travel; stage 3
+  std::optional<BlockCode> gradients = std::nullopt;  // how gradients travel that are added up over ranks
+  bool two_hops = false;                              // inside the node and between nodes one after the other
+  bool node_partition = false;  // stage 3: each node keeps a copy of the parameters, divided among its ranks
+};
 
 // Where updates run. Host: on the processor. Device: on the device where the states are at home there, else on the
 // processor. Streamed: on the device, to which states that are not at home there travel and back. Auto: as Device, and
@@ -101,6 +110,13 @@ struct EngineConfig {
   // The ranks that train together, this one among them; null: this process alone. All have the same configuration but
   // for this field, `trace`, and paths.
   std::shared_ptr<Communicator> comm;
+  // Of a run on several nodes with equally many ranks each, rank = node * ranks per node + place: those of this rank's
+  // node, and those in its place of every node. Null where nothing below needs them.
+  std::shared_ptr<Communicator> node_comm;
+  std::shared_ptr<Communicator> across_comm;
+  SlowLinks slow_links;
+  // Hybrid sharding: the model is divided among the ranks of a node, and every node has all of it. Changes bits.
+  bool shard_within_node = false;
   std::size_t local_ranks = 1;  // of them, those that share this machine's memory and cores
   // What ranks divide among them: 0 nothing, 1 the optimizer states, 2 and the gradients, 3 and the parameters.
   int zero_stage = 3;

@@ -54,6 +54,7 @@ class Engine::Impl {
   std::uint64_t parameters() const;
   BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
   Communicator& communicator() const { return comm_; }
+  SentBytes sent() const { return collectives_.sent(); }
   void wait() { use_schedule(Mode::None); }
   std::uint64_t nvme_written() const { return nvme_stats().bytes_written; }
 
@@ -68,7 +69,8 @@ class Engine::Impl {
       return fn();
     } catch (...) {
       failure_ = std::current_exception();
-      store_->let_lanes_pass();  // the gathers for which updates may wait never come
+      store_->let_lanes_pass();      // the gathers for which updates may wait never come
+      collectives_.abort(failure_);  // nor do the collectives for which other ranks wait
       throw;
     }
   }
@@ -179,9 +181,9 @@ class Engine::Impl {
   cpu_adam::CpuOptimizer device_optimizer_;
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
-  cpu_adam::CpuShardMath device_math_;
-  const std::shared_ptr<Communicator> communicator_;  // never null
-  Communicator& comm_;
+  cpu_adam::CpuShardMath device_math_;  // of the comm stream
+  Collectives collectives_;
+  Communicator& comm_;  // every rank of the run
   SlotPool pages_;
   std::optional<SlotPool> grad_staging_;
   std::vector<Buffer> update_staging_;

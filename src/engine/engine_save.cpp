@@ -43,8 +43,11 @@ void Engine::Impl::write_tensors(const fs::path& folder, const std::vector<Tenso
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const TensorSource& source = sources[i];
       const DType dtype = source.tensor.dtype;
-      const ValueRange mine = values_in_row(compute_->layouts()[source.param.group], source.param.param, comm_.rank(),
-                                            source.elements_per_value);
+      // Every copy of the model holds the same values; the first one writes them.
+      const ValueRange mine = collectives_.replica() > 0
+                                  ? ValueRange{}
+                                  : values_in_row(compute_->layouts()[source.param.group], source.param.param,
+                                                  collectives_.shards().rank(), source.elements_per_value);
       in_chunks(mine.numel, hf::piece_bytes(buffer) / bytes_of(dtype), [&](std::size_t done, std::size_t n) {
         const TensorSpan piece{buffer.data(), dtype, n};
         source.read(mine.first + done, piece);

@@ -140,18 +140,19 @@ std::vector<float> Engine::Impl::get(const std::string& what, const std::string&
     read = [&, s = find_moment(what)](std::uint64_t first, TensorSpan values) { copy_moment(named, s, first, values); };
   }
   std::vector<float> values(decl(named).numel());
+  Communicator& shards = collectives_.shards();  // each copy of the model has all of it
   const auto of_rank = [&](std::size_t rank) {
     const ValueRange range = values_in_row(compute_->layouts()[named.group], named.param, rank);
     return std::pair(range.first, std::span(values).subspan(range.first, range.numel));
   };
   on_every_rank(comm_, "read", [&] {
     use_schedule(Mode::None);
-    const auto [first, mine] = of_rank(comm_.rank());
+    const auto [first, mine] = of_rank(shards.rank());
     read(first, span_of(mine));
   });
-  for (std::size_t rank = 0; rank < comm_.world(); ++rank) {
+  for (std::size_t rank = 0; rank < shards.world(); ++rank) {
     const std::span<float> part = of_rank(rank).second;
-    if (!part.empty()) comm_.broadcast(std::as_writable_bytes(part), rank);
+    if (!part.empty()) shards.broadcast(std::as_writable_bytes(part), rank);
   }
   return values;
 }

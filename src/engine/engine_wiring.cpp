@@ -64,8 +64,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       host_math_(*pool_),
       adder_math_(*one_thread_),
       device_math_(*device_thread_),
-      communicator_(config.comm ? config.comm : std::make_shared<LocalCommunicator>()),
-      comm_(*communicator_),
+      collectives_(config, parts.shape, device_, device_math_),
+      comm_(collectives_.all()),
       pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
       file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
       host_tier_(host_budget_),
@@ -133,6 +133,14 @@ void Engine::Impl::add_shards() {
       param.within = {*shards.whole_param, shards.first};
     }
     shards.param = store_->add(param);
+    if (collectives_.node() != nullptr && shards.partition.param) {
+      offload::ShardSpec part = param;
+      part.name = compute_->layouts()[g].group().name + "/node param";
+      part.numel = compute_->layouts()[g].numel() / collectives_.node()->world();
+      part.host_numel = 0;
+      if (part.home == TierKind::Nvme) part.home = TierKind::Host;
+      shards.node_param = store_->add(part);
+    }
     if (config.training) {
       shards.grad = grads[g];
       shards.local_grad = local[g];
@@ -187,7 +195,7 @@ void Engine::Impl::wire() {
   for (std::size_t g = 0; g < layouts.size(); ++g) {
     pointers.push_back(&layouts[g]);
     groups_.emplace_back(layouts[g], config.param_type, shards_[g], compute_->binding(g), *store_, *gather_slots_,
-                         comm_, streams(), counters_);
+                         collectives_.weights(), streams(), counters_, collectives_.node());
   }
   const std::vector<zero::Visit> train = zero::train_visits(
       *compute_, static_cast<std::size_t>(config.training ? config.micro_batches : 0), plan.accumulation);
@@ -199,8 +207,8 @@ void Engine::Impl::wire() {
     options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
   }
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
-                                                 grad_staging_ ? &*grad_staging_ : nullptr, comm_, streams(), adder_,
-                                                 adder_math_, device_math_, counters_);
+                                                 grad_staging_ ? &*grad_staging_ : nullptr, collectives_.gradients(),
+                                                 streams(), adder_, adder_math_, device_math_, counters_);
   device_updates_ = std::make_unique<zero::DeviceUpdates>(
       device_optimizer_, update_staging_, zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_},
       counters_, busy_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/shard_optimizer.h"
+#include "engine/collectives.h"
 #include "engine/shard_specs.h"
 #include "engine/update_plan.h"
 #include "offload/tier.h"
@@ -23,6 +24,7 @@ struct PlanRequest {
   bool training = true;           // false: no gradients and no optimizer states
   std::vector<StateSpec> states;  // of the optimizer for that type; sgd in fp32 has none
   zero::Division division;
+  RankShape shape;
   std::size_t micro_batches = 1;
   bool accumulate_in_fp32 = true;  // several micro-batches; false: in param_type
   bool early_updates = false;      // zero::UpdateTime::DuringBackward: gradients use few homes in turn
@@ -79,7 +81,7 @@ struct MemoryPlan {
   std::uint64_t nvme_read_per_step = 0;
   std::uint64_t nvme_written_per_step = 0;
   std::uint64_t link_per_step = 0;
-  std::uint64_t sent_per_step = 0;  // to other ranks, by this one; exact
+  SentBytes sent_per_step;  // to other ranks, by this one; exact
 };
 
 // The size of the buffer through which weights are read from files and written to them.

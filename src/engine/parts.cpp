@@ -53,6 +53,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
                       " exceeds the model's max_position_embeddings " +
                       std::to_string(parts.config.max_position_embeddings) + "; lower max_seq_length");
   }
+  parts.shape = rank_shape(config);
   parts.chosen = choose_compute(config);
   if (config.comm) agree(*config.comm, parts.chosen);
   models::DecoderOptions options;
@@ -69,7 +70,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
     if (config.comm) agree(*config.comm, parts.update_costs);
   }
   parts.compute =
-      zero::make_torch_layer_compute(std::move(model), config.param_type, config.comm ? config.comm->world() : 1);
+      zero::make_torch_layer_compute(std::move(model), config.param_type, parts.shape.shards(), parts.shape.replicas());
   return parts;
 }
 
@@ -116,6 +117,11 @@ zero::UpdateTime update_time(const EngineConfig& config) {
   return early ? zero::UpdateTime::DuringBackward : zero::UpdateTime::UnderForward;
 }
 
+std::size_t shard_rank(const EngineConfig& config) {
+  if (!config.comm) return 0;
+  return config.shard_within_node && config.comm->world() > 1 ? config.node_comm->rank() : config.comm->rank();
+}
+
 PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets) {
   PlanRequest request;
   request.compute = parts.compute.get();
@@ -125,8 +131,9 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
     request.states = state_specs(config.optimizer, config.param_type);
     if (reads_param(config.optimizer, config.param_type)) request.param_access = offload::Access::ReadWrite;
   }
-  request.division = {config.zero_stage, config.persistence_threshold, config.comm ? config.comm->rank() : 0,
+  request.division = {config.zero_stage, config.persistence_threshold, shard_rank(config),
                       config.rank_independent_sums};
+  request.shape = parts.shape;
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.accumulate_in_fp32 = config.accumulate_in_fp32;
   request.activation_bytes = parts.activation_bytes;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/collectives.h"
 #include "engine/engine_config.h"
 #include "engine/memory_plan.h"
 #include "hf/model_config.h"
@@ -15,6 +16,7 @@ struct ModelParts {
   hf::ModelConfig config;
   std::unique_ptr<zero::LayerCompute> compute;  // bound to no memory yet
   Compute chosen = Compute::ParamType;          // never Auto
+  RankShape shape;
   std::uint64_t activation_bytes = 0;
   std::uint64_t open_micro_batch_bytes = 0;
   std::uint64_t graph_bytes = 0;
@@ -34,6 +36,9 @@ PerTier resolve_budgets(const EngineConfig& config);
 
 // When a run updates its groups.
 zero::UpdateTime update_time(const EngineConfig& config);
+
+// Which row of the flat layouts this rank has.
+std::size_t shard_rank(const EngineConfig& config);
 
 PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, const PerTier& budgets);
 

@@ -40,6 +40,9 @@ Planner::Planner(const PlanRequest& request) : request_(request), training_(requ
     sum_bytes_.push_back(group.numel * bytes_of(DType::F32));
     totals_.param += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
     whole_params_ += group.partition.param ? 0 : group_bytes_.back();
+    if (request.shape.links.node_partition && group.partition.param) {
+      node_params_ += align_up(group_bytes_.back() / request.shape.per_node, kPageBytes);
+    }
     if (!training_) continue;
     totals_.grad += numel * bytes_of(grad_type());
     for (const StateSpec& state : request.states) {
@@ -176,7 +179,7 @@ void Planner::hold(StepOrder& order, std::size_t layers) const {
     order.gathered += group_bytes_[action.index];
     ++gathers[action.index];
   }
-  order.sent = 0;
+  order.sent = {};
   for (std::size_t g = 0; g < gathers.size(); ++g) order.sent += sent_for(g, order, gathers[g]);
 }
 
@@ -189,23 +192,32 @@ std::vector<zero::SlotClass> Planner::gather_slots(const StepOrder& order, const
   return zero::plan_slot_classes(group_bytes_, gathered, ahead == zero::GatherAhead::One ? 2 : 1);
 }
 
-std::uint64_t Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t gathers) const {
+SentBytes Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t gathers) const {
   const zero::GroupDivision& group = order.divisions[g];
+  SentBytes sent;
+  if (request_.shape.ranks == 1) return sent;
+  const auto times = [&](std::size_t count, const SentBytes& once) {
+    for (std::size_t i = 0; i < count; ++i) sent += once;
+  };
+  if (group.partition.states) {
+    // What a rank keeps whole is gathered once after an update, as is what the node has a partition of.
+    const bool keeps = !group.partition.param || request_.shape.links.node_partition;
+    times(keeps ? 1 : gathers, sent_by_gather(request_.shape, group.numel, request_.param_type));
+    if (keeps && group.partition.param) {
+      times(gathers - 1, sent_by_node_gather(request_.shape, group.numel, request_.param_type));
+    }
+  }
   const std::size_t contributions = order.contributions[g];
   const std::size_t first = order.summed_first[g];
-  if (world() == 1) return 0;
-  const std::uint64_t in_type = group_bytes_[g];
-  const std::uint64_t in_home = group.numel * bytes_of(grad_type());
-  std::uint64_t bytes = 0;
-  if (group.partition.states) bytes += (group.partition.param ? gathers : 1) * in_type;  // weights
-  if (contributions > 0) {
-    // A sum of several goes in the home's type.
-    const bool one_sum = group.adds_locally || contributions == first;
-    const std::uint64_t leading = first > 1 || group.adds_locally ? in_home : in_type;
-    const std::uint64_t reduced = one_sum ? leading : leading + (contributions - first) * in_type;
-    bytes += group.partition.states ? reduced : 2 * reduced;  // stage 0 gathers the sum
+  if (contributions == 0) return sent;
+  const Reduced kept = group.partition.states ? Reduced::Row : Reduced::Whole;
+  // A sum of several goes in the home's type.
+  const DType sum_type = first > 1 || group.adds_locally ? grad_type() : request_.param_type;
+  times(1, sent_by_reduce(request_.shape, group.numel, sum_type, kept));
+  if (!group.adds_locally) {
+    times(contributions - first, sent_by_reduce(request_.shape, group.numel, request_.param_type, kept));
   }
-  return bytes / world() * (world() - 1);
+  return sent;
 }
 
 bool Planner::gathered_in_place(const zero::GroupDivision& group, const Placement& placement) const {
@@ -304,6 +316,8 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   const Resident resident = resident_states(plan.placement);
   plan.updates = plan_updates(update_shape(), plan.placement, plan.updates.site, plan.slot_bytes);
   add_class(plan, "parameters", plan.placement.param, totals_.param, shares.param);
+  add_row(plan, "parameters of the node", plan.placement.param == TierKind::Device ? TierKind::Device : TierKind::Host,
+          node_params_);
   add_row(plan, "gradients", plan.placement.grad,
           plan.placement.grad == TierKind::Nvme ? totals_.grad : order.grad_home_bytes);
   if (plan.placement.grad == TierKind::Nvme) {
@@ -317,6 +331,7 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   add_row(plan, "activations", TierKind::Device,
           request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes);
   add_row(plan, "kept graphs", TierKind::Device, plan.kept_graphs * graph_bytes(order));
+  add_row(plan, "collectives", TierKind::Device, collective_scratch_bytes(request_.shape));
   add_row(plan, "update staging", TierKind::Device, zero::kUpdateStagingSets * plan.updates.staging_bytes);
   add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
   add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);

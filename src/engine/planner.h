@@ -47,8 +47,8 @@ struct StepOrder {
   std::uint64_t grads_in_these = 0;                      // gradients that are parts of those where they are in memory
   std::vector<std::size_t> contributions, summed_first;  // per group
   std::size_t held_layers = 0;
-  std::uint64_t sent = 0;  // bytes to other ranks in one step
-  std::size_t open = 1;    // micro-batches at the same time
+  SentBytes sent;        // to other ranks in one step
+  std::size_t open = 1;  // micro-batches at the same time
 };
 
 class Planner {
@@ -63,11 +63,11 @@ class Planner {
  private:
   std::optional<MemoryPlan> best_of(std::span<const Placement> placements) const;
   DType grad_type() const;
-  std::size_t world() const { return request_.compute->layouts().front().world(); }
+  std::size_t world() const { return request_.compute->layouts().front().world(); }  // that divide the model
   // Whether the gathered parameters are the home itself.
   bool gathered_in_place(const zero::GroupDivision& group, const Placement& placement) const;
   // Of a group with so many gathers in one step.
-  std::uint64_t sent_for(std::size_t group, const StepOrder& order, std::size_t gathers) const;
+  SentBytes sent_for(std::size_t group, const StepOrder& order, std::size_t gathers) const;
   StepOrder order_of(zero::Accumulation accumulation) const;
   // Counts gathers and what is sent for as many held layers.
   void hold(StepOrder& order, std::size_t layers) const;
@@ -132,6 +132,7 @@ class Planner {
   std::vector<std::uint64_t> grad_bytes_;   // at home, of what this rank updates
   std::vector<std::uint64_t> sum_bytes_;    // flat, in fp32
   std::uint64_t whole_params_ = 0;          // bytes of those that are whole on every rank
+  std::uint64_t node_params_ = 0;           // of those divided a second time inside the node, this rank's part
   ClassTotals totals_;
   std::uint64_t asked_on_device_ = 0;  // of states, in whole groups
   HostShares split_;

@@ -1,13 +1,15 @@
 #include "zero/flat_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/bytes.h"
 #include "core/error.h"
 
 namespace strata::zero {
 
-FlatLayout::FlatLayout(const GroupDecl& group, std::size_t world) : group_(group), world_(world) {
+FlatLayout::FlatLayout(const GroupDecl& group, std::size_t world, std::size_t row_parts)
+    : group_(group), world_(world) {
   STRATA_EXPECTS(world > 0, "a layout needs at least one rank");
   std::size_t end = 0;
   params_.reserve(group_.params.size());
@@ -18,7 +20,7 @@ FlatLayout::FlatLayout(const GroupDecl& group, std::size_t world) : group_(group
     param_numel_ += param.numel();
   }
   // With several ranks a shard boundary falls on the grid of the norm's blocks, so that every rank sums whole blocks.
-  const std::size_t alignment = world == 1 ? kShardAlignment : ShardMath::kNormBlock;
+  const std::size_t alignment = world * row_parts == 1 ? kShardAlignment : std::lcm(ShardMath::kNormBlock, row_parts);
   shard_numel_ = align_up(std::max<std::size_t>(ceil_div(end, world), 1), alignment);
 }
 

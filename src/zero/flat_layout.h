@@ -28,8 +28,9 @@ class FlatLayout {
   // page.
   static constexpr std::size_t kShardAlignment = 2048;
 
-  // Requires: world > 0; every shape is positive.
-  FlatLayout(const GroupDecl& group, std::size_t world);
+  // `row_parts`: that a row can be cut into, of equal size. Requires: world > 0, row_parts > 0; no dimension is
+  // negative.
+  FlatLayout(const GroupDecl& group, std::size_t world, std::size_t row_parts = 1);
 
   const GroupDecl& group() const { return group_; }
   const std::vector<ParamSlot>& params() const { return params_; }

@@ -63,10 +63,10 @@ class TensorBinding final : public StorageBinding {
 
 class TorchLayerCompute final : public LayerCompute {
  public:
-  TorchLayerCompute(std::unique_ptr<Model> model, DType type, std::size_t world)
+  TorchLayerCompute(std::unique_ptr<Model> model, DType type, std::size_t world, std::size_t row_parts)
       : model_(std::move(model)), type_(torch_type(type)) {
     for (const GroupDecl& group : model_->groups()) {
-      layouts_.emplace_back(group, world);
+      layouts_.emplace_back(group, world, row_parts);
       bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
     }
   }
@@ -262,9 +262,10 @@ void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> grad
 
 }  // namespace
 
-std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world) {
+std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world,
+                                                       std::size_t row_parts) {
   STRATA_EXPECTS(model != nullptr, "a model to compute");
-  return std::make_unique<TorchLayerCompute>(std::move(model), type, world);
+  return std::make_unique<TorchLayerCompute>(std::move(model), type, world, row_parts);
 }
 
 }  // namespace strata::zero

@@ -12,9 +12,10 @@ namespace strata::zero {
 class Model;
 
 // Computes on the host. `type` is that of the gathered weights and of the flat gradients, `world` the ranks of the
-// layouts. Of an open micro-batch it holds the inputs of the layers, the graphs of keep_graphs(), and during
-// backward() one layer's graph.
-// Requires: `type` is F32, BF16 or F16; the model was made for it.
-std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world);
+// layouts and `row_parts` the parts of their rows. Of an open micro-batch it holds the inputs of the layers, the graphs
+// of keep_graphs(), and during backward() one layer's graph. Requires: `type` is F32, BF16 or F16; the model was made
+// for it.
+std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world,
+                                                       std::size_t row_parts = 1);
 
 }  // namespace strata::zero

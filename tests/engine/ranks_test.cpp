@@ -183,12 +183,11 @@ TEST_F(RanksTest, HoldAndSendWhatThePlanSays) {
         const Ranks ranks(config, world, [&](Engine& engine, std::size_t) {
           train(engine, 1);
           engine.wait();
-          const std::uint64_t before = engine.communicator().stats().bytes_sent;
+          const std::uint64_t before = engine.sent().all;
           train(engine, 2);
           engine.wait();
           // The update under the next forward is gathered by that.
-          const std::uint64_t sent = engine.communicator().stats().bytes_sent - before;
-          EXPECT_EQ(sent, 2 * engine.memory_plan().sent_per_step);
+          EXPECT_EQ(engine.sent().all - before, 2 * engine.memory_plan().sent_per_step.all);
           const PerTier peak = engine.peak_bytes();
           EXPECT_EQ(peak[1], engine.memory_plan().need[1]);
           EXPECT_LE(peak[0], engine.memory_plan().need[0]);
@@ -212,8 +211,8 @@ TEST_F(RanksTest, HeldLayersAreGatheredOnceAndChangeNoBit) {
       const Ranks ranks(config, 2, [&](Engine& engine, std::size_t rank) {
         train(engine, 2);
         engine.wait();
-        EXPECT_EQ(engine.communicator().stats().bytes_sent, 2 * engine.memory_plan().sent_per_step);
-        if (rank == 0) sent.push_back(engine.memory_plan().sent_per_step);
+        EXPECT_EQ(engine.sent().all, 2 * engine.memory_plan().sent_per_step.all);
+        if (rank == 0) sent.push_back(engine.memory_plan().sent_per_step.all);
       });
       ranks.expect_none();
     }
