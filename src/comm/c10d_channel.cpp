@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/c10d_device_ops.h"
 #include "comm/c10d_text.h"
 #include "comm/connection_lost.h"
 #include "core/error.h"
@@ -59,6 +60,21 @@ class C10dChannel::Call {
     return post(data, bytes, peer, [&](std::vector<at::Tensor>& tensors) {
       return channel_.backend_->recv(tensors, static_cast<int>(peer), tag_);
     });
+  }
+  // Work that is queued on a device: it fails here where an earlier one has failed, and else in the stream.
+  template <typename Fn>
+  void device(Fn fn) {
+    try {
+      if (channel_.backend_->getError() != c10d::ErrorType::SUCCESS) throw CommError("an earlier collective failed");
+      fn();
+    } catch (const std::exception& e) {
+      const std::lock_guard lock(channel_.mutex_);
+      if (!channel_.failure_) {
+        channel_.failure_ = std::make_exception_ptr(
+            CommError(std::string(what_) + " of " + std::to_string(bytes_) + " bytes: " + brief(e.what())));
+      }
+      std::rethrow_exception(channel_.failure_);
+    }
   }
   void wait(const Transfer& transfer) {
     begin_waiting(transfer.work.get());
@@ -119,7 +135,8 @@ C10dChannel::C10dChannel(c10::intrusive_ptr<c10d::Backend> backend, std::chrono:
     : backend_(std::move(backend)),
       timeout_(timeout),
       ranks_(std::move(ranks)),
-      rank_(static_cast<std::size_t>(backend_->getRank())) {
+      rank_(static_cast<std::size_t>(backend_->getRank())),
+      on_device_(backend_->getBoundDeviceId().has_value()) {
   STRATA_EXPECTS(ranks_.size() == static_cast<std::size_t>(backend_->getSize()), "a name for each rank");
 }
 
@@ -129,6 +146,7 @@ void C10dChannel::all_gather(std::string_view what, std::byte* rows, std::size_t
   const std::size_t n = world();
   Call call(*this, what, n * row_bytes);
   if (n == 1 || row_bytes == 0) return;
+  if (on_device_) return call.device([&] { device_all_gather(*backend_, rows, row_bytes); });
   const auto row = [&](std::size_t steps_back) { return rows + (rank_ + n - steps_back) % n * row_bytes; };
   const std::size_t next = (rank_ + 1) % n;
   const std::size_t previous = (rank_ + n - 1) % n;
@@ -151,6 +169,7 @@ void C10dChannel::exchange(std::string_view what, std::byte* rows, std::size_t r
   const std::size_t n = world();
   Call call(*this, what, n * row_bytes);
   if (n == 1 || row_bytes == 0) return;
+  if (on_device_) return call.device([&] { device_exchange(*backend_, rows, row_bytes, staging); });
   const std::size_t slot_bytes = staging.size() / kSlots;
   STRATA_EXPECTS(slot_bytes > 0, "staging memory");
   const std::size_t chunks = (row_bytes + slot_bytes - 1) / slot_bytes;
@@ -203,9 +222,12 @@ void C10dChannel::barrier() {
 }
 
 void C10dChannel::abort(const std::exception_ptr& reason) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = reason;
-  if (waiting_ != nullptr) waiting_->abort();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = reason;
+    if (waiting_ != nullptr) waiting_->abort();
+  }
+  if (on_device_) backend_->abort();  // ends what is queued on the device
 }
 
 }  // namespace strata::comm

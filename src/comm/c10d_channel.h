@@ -59,6 +59,7 @@ class C10dChannel {
   const std::chrono::milliseconds timeout_;
   const std::vector<std::size_t> ranks_;
   const std::size_t rank_;
+  const bool on_device_;  // the back-end is bound to one and queues its work there
   std::uint64_t calls_ = 0;
 
   std::mutex mutex_;

@@ -21,6 +21,7 @@
 #include "comm/connection_lost.h"
 #include "comm/endpoint.h"
 #include "comm/gloo_backend.h"
+#include "comm/nccl_backend.h"
 #include "comm/store_server.h"
 #include "core/error.h"
 #include "core/local_communicator.h"
@@ -192,14 +193,21 @@ std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging,
     made = std::make_shared<LocalCommunicator>();
   } else {
     const auto place = static_cast<std::size_t>(mine - ranks.begin());
-    const auto group = [&](const char* channel) {
-      const auto store = c10::make_intrusive<c10d::PrefixStore>("comm/" + name + "/" + channel, state_->store);
+    const auto store = [&](const char* channel) {
+      return c10::make_intrusive<c10d::PrefixStore>("comm/" + name + "/" + channel, state_->store);
+    };
+    const auto gloo = [&](const char* channel) {
       return make_gloo_backend(
-          store, place, ranks.size(),
+          store(channel), place, ranks.size(),
           {.interface = state_->interface, .address = state_->address, .timeout = state_->options.join_timeout});
     };
-    C10dGroups groups{
-        .queued = group("queued"), .blocking = group("blocking"), .timeout = state_->options.collective_timeout};
+    const std::chrono::milliseconds timeout = state_->options.collective_timeout;
+    const std::optional<int> device = state_->options.nccl_device;
+    C10dGroups groups{.queued = device ? make_nccl_backend(store("queued"), place, ranks.size(),
+                                                           {.device = *device, .timeout = timeout})
+                                       : gloo("queued"),
+                      .blocking = gloo("blocking"),
+                      .timeout = timeout};
     groups.ranks = std::move(ranks);
     {
       const std::lock_guard lock(state_->mutex);

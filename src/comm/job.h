@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct JobOptions {
   // Network interface through which the others reach this rank; empty: GLOO_SOCKET_IFNAME, else the address from which
   // this machine reaches MASTER_ADDR.
   std::string interface = "";
+  // CUDA device of this rank: collectives on streams are NCCL's and work on its memory.
+  std::optional<int> nccl_device = std::nullopt;
 };
 
 // Memory that communicator() takes per communicator; none for a single rank.
