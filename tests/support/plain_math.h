@@ -12,7 +12,7 @@ namespace strata::test {
 inline float load_element(const TensorSpan& span, std::size_t i) {
   if (span.dtype == DType::F32) return span.as<float>()[i];
   if (span.dtype == DType::F16) return half_to_float(span.as<std::uint16_t>()[i]);
-  STRATA_EXPECTS(span.dtype == DType::BF16, "fp32 or 16-bit");
+  STRATA_EXPECTS(span.dtype == DType::BF16, "fp32, bf16 or fp16");
   return bf16_to_float(span.as<std::uint16_t>()[i]);
 }
 
@@ -22,7 +22,7 @@ inline void store_element(const TensorSpan& span, std::size_t i, float value) {
   } else if (span.dtype == DType::F16) {
     span.as<std::uint16_t>()[i] = float_to_half(value);
   } else {
-    STRATA_EXPECTS(span.dtype == DType::BF16, "fp32 or 16-bit");
+    STRATA_EXPECTS(span.dtype == DType::BF16, "fp32, bf16 or fp16");
     span.as<std::uint16_t>()[i] = float_to_bf16(value);
   }
 }

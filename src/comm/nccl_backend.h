@@ -1,0 +1,28 @@
+// Process groups of NCCL, from a plug-in: a process without a GPU loads none of CUDA's libraries.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
+
+namespace strata::comm {
+
+struct NcclOptions {
+  int device = 0;  // CUDA's number, of this process
+  std::chrono::milliseconds timeout{};
+  std::string plugin = "libstrata_nccl.so";  // a path, or a name that the loader finds
+};
+
+// The group's collectives run on the device's current stream. Throws: CommError that says why the plug-in or its
+// libraries cannot be loaded, or why NCCL cannot start. Never ran on a GPU yet.
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, std::size_t rank,
+                                                    std::size_t world, const NcclOptions& options);
+
+}  // namespace strata::comm

@@ -1,0 +1,47 @@
+// The NCCL plug-in loads, and says why where it cannot work. The contract suite for it needs a device port for CUDA and
+// waits for one; where there is no GPU this says so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "comm/nccl_backend.h"
+#include "core/error.h"
+
+namespace strata::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string failure_of(const comm::NcclOptions& options) {
+  try {
+    comm::make_nccl_backend(c10::make_intrusive<c10d::HashStore>(), 0, 1, options);
+  } catch (const CommError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(NcclBackend, AMissingPlugInIsNamed) {
+  const std::string text = failure_of({.plugin = "no_such_library.so"});
+  EXPECT_THAT(text, HasSubstr("NCCL is not available: no_such_library.so"));
+}
+
+TEST(NcclBackend, ThePlugInLoadsAndMakesABackendOrSaysWhyNot) {
+  struct stat device {};
+  const bool has_gpu = stat("/dev/nvidia0", &device) == 0;
+
+  const std::string text = failure_of({.timeout = std::chrono::milliseconds(10000), .plugin = STRATA_NCCL_PLUGIN});
+
+  if (!has_gpu) {
+    EXPECT_THAT(text, HasSubstr("NCCL cannot start: "));
+    EXPECT_THAT(text, HasSubstr("no GPU"));
+    GTEST_SKIP() << "no GPU here; NCCL says: " << text;
+  }
+  EXPECT_EQ(text, "");
+}
+
+}  // namespace
+}  // namespace strata::test
