@@ -46,7 +46,7 @@ ALLOWED = {
     "zero": ["core", "offload"],
     "models": ["core", "hf", "zero/layer.h", "zero/group_decl.h"],
     "engine": [room for room in EVERYTHING if room not in ("cli", "bench")],
-    "cli": ["engine", "core", "data", "bench", "nvme"],
+    "cli": ["engine", "core", "data", "comm", "bench", "nvme"],
     "bench": ["engine", "zero", "offload", "nvme", "cpu_adam", "core"],
 }
 
@@ -79,7 +79,7 @@ VENDORS = {
 }
 
 # Headers of the C library and the kernel that need no entry above; those of C++ have neither "/" nor ".".
-SYSTEM = re.compile(r"(sys|linux)/\w+\.h|(fcntl|pthread|sched|signal|spawn|stdlib|unistd)\.h|[a-z_]+")
+SYSTEM = re.compile(r"(sys|linux)/\w+\.h|(fcntl|poll|pthread|sched|signal|spawn|stdlib|unistd)\.h|[a-z_]+")
 INCLUDE = re.compile(r"^\s*#\s*include\b\s*(.*)$", re.MULTILINE)
 
 
