@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <string>
+#include <string_view>
 
 #include "comm/sum_rows.h"
 #include "core/error.h"
@@ -13,49 +15,78 @@
 namespace strata::comm {
 namespace {
 
+// What a rank brings to a collective.
+struct Shown {
+  std::string_view collective;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+
+  bool fits(const Shown& other) const { return collective == other.collective && bytes == other.bytes; }
+  std::string text() const { return std::string(collective) + " of " + std::to_string(bytes) + " bytes"; }
+};
+
 // Where the ranks of one channel wait for each other and show each other their memory.
 class Meeting {
  public:
-  explicit Meeting(std::size_t world) : shown_(world, nullptr) {}
+  explicit Meeting(std::size_t world) : shown_(world) {}
 
-  // Returns once all ranks have called it. Throws: the reason of abort().
-  void meet() {
+  // Returns once all ranks have entered: until leave() each may work on the memory of all. Throws: the reason of
+  // abort(); CommError when the ranks came for different collectives.
+  void enter(std::size_t rank, Shown shown) {
     std::unique_lock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    const std::uint64_t round = round_;
-    if (++arrived_ == shown_.size()) {
-      arrived_ = 0;
-      ++round_;
-      changed_.notify_all();
+    shown_[rank] = shown;
+    if (++entered_ < shown_.size()) {
+      const std::uint64_t round = round_;
+      changed_.wait(lock, [&] { return round_ != round || failure_; });
+      if (round_ == round) std::rethrow_exception(failure_);
       return;
     }
-    changed_.wait(lock, [&] { return round_ != round || failure_; });
-    if (round_ == round) std::rethrow_exception(failure_);
+    require_same();
+    entered_ = 0;
+    ++round_;
+    changed_.notify_all();
   }
-  // Shows `data` to all ranks, which may read it until the next meet().
-  void show(std::size_t rank, std::byte* data) {
-    {
-      const std::lock_guard lock(mutex_);
-      shown_[rank] = data;
+  // Returns once all ranks have called it. That is soon, even when the channel is aborted meanwhile: until then others
+  // may be reading this rank's memory.
+  void leave() {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t departure = departure_;
+    if (++left_ == shown_.size()) {
+      left_ = 0;
+      ++departure_;
+      changed_.notify_all();
     }
-    meet();
+    changed_.wait(lock, [&] { return departure_ != departure; });
   }
-  std::byte* of(std::size_t rank) const {
-    const std::lock_guard lock(mutex_);
-    return shown_[rank];
-  }
+  // Requires: between enter() and leave(), when nobody writes it.
+  std::byte* of(std::size_t rank) const { return shown_[rank].data; }
   void abort(const std::exception_ptr& reason) {
     const std::lock_guard lock(mutex_);
+    fail(reason);
+  }
+
+ private:
+  void require_same() {
+    for (std::size_t r = 1; r < shown_.size(); ++r) {
+      if (shown_[r].fits(shown_[0])) continue;
+      fail(std::make_exception_ptr(CommError("ranks disagree: rank 0 is at " + shown_[0].text() + ", rank " +
+                                             std::to_string(r) + " at " + shown_[r].text())));
+      std::rethrow_exception(failure_);
+    }
+  }
+  void fail(const std::exception_ptr& reason) {
     if (!failure_) failure_ = reason;
     changed_.notify_all();
   }
 
- private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::byte*> shown_;
-  std::size_t arrived_ = 0;
+  std::vector<Shown> shown_;
+  std::size_t entered_ = 0;
   std::uint64_t round_ = 0;
+  std::size_t left_ = 0;
+  std::uint64_t departure_ = 0;
   std::exception_ptr failure_;
 };
 
@@ -69,30 +100,22 @@ struct Shared {
 class ThreadRank final : public Communicator {
  public:
   ThreadRank(std::shared_ptr<Shared> shared, std::size_t rank, ShardMath& math)
-      : shared_(std::move(shared)), rank_(rank), math_(math) {}
+      : shared_(std::move(shared)), rank_(rank), math_(math), scratch_(world() > 1 ? kSumChunk : 0) {}
 
   std::size_t rank() const override { return rank_; }
   std::size_t world() const override { return shared_->world; }
 
   void all_gather(Stream& stream, TensorSpan full) override {
-    on(stream, full, [this, full] {
-      Meeting& meeting = shared_->queued;
-      meeting.show(rank_, full.data);
-      for (std::size_t peer = 0; peer < world(); ++peer) {
-        if (peer != rank_) copy_row(full, peer, meeting.of(peer), peer);
-      }
-      meeting.meet();
-    });
+    on(stream, full, [this, full] { gather_rows(shared_->queued, {"all_gather", full.data, full.bytes()}); });
   }
   void all_to_all(Stream& stream, TensorSpan full) override {
-    on(stream, full, [this, full] { exchange(full); });
+    on(stream, full, [this, full] { exchange({"all_to_all", full.data, full.bytes()}); });
   }
   void reduce_scatter(Stream& stream, TensorSpan full) override {
     on(stream, full, [this, full] {
-      exchange(full);
+      exchange({"reduce_scatter", full.data, full.bytes()});
       if (world() == 1) return;
-      std::vector<float> scratch(kSumChunk);
-      sum_rows(math_, full, world(), rank_, {reinterpret_cast<std::byte*>(scratch.data()), DType::F32, kSumChunk});
+      sum_rows(math_, full, world(), rank_, {reinterpret_cast<std::byte*>(scratch_.data()), DType::F32, kSumChunk});
     });
   }
 
@@ -106,23 +129,23 @@ class ThreadRank final : public Communicator {
     }
   }
   void all_gather_values(std::span<double> all) override {
-    Meeting& meeting = shared_->blocking;
-    const TensorSpan full{reinterpret_cast<std::byte*>(all.data()), DType::F32, all.size() * 2};
-    meeting.show(rank_, full.data);
-    for (std::size_t peer = 0; peer < world(); ++peer) {
-      if (peer != rank_) copy_row(full, peer, meeting.of(peer), peer);
-    }
-    meeting.meet();
-    control_bytes_ += full.bytes() / world() * (world() - 1);
+    STRATA_EXPECTS(all.size() % world() == 0, "rows of equal size");
+    const std::span<std::byte> bytes = std::as_writable_bytes(all);
+    gather_rows(shared_->blocking, {"all_gather_values", bytes.data(), bytes.size()});
+    control_bytes_ += bytes.size() / world() * (world() - 1);
   }
   void broadcast(std::span<std::byte> bytes, std::size_t root) override {
+    STRATA_EXPECTS(root < world(), "one of the ranks");
     Meeting& meeting = shared_->blocking;
-    meeting.show(rank_, bytes.data());
+    meeting.enter(rank_, {"broadcast", bytes.data(), bytes.size()});
     if (rank_ != root && !bytes.empty()) std::memcpy(bytes.data(), meeting.of(root), bytes.size());
-    meeting.meet();
+    meeting.leave();
     if (rank_ == root) control_bytes_ += bytes.size() * (world() - 1);
   }
-  void barrier() override { shared_->blocking.meet(); }
+  void barrier() override {
+    shared_->blocking.enter(rank_, {"barrier"});
+    shared_->blocking.leave();
+  }
 
   void abort(std::exception_ptr reason) override {
     shared_->queued.abort(reason);
@@ -146,26 +169,34 @@ class ThreadRank final : public Communicator {
       busy_seconds_ = busy_seconds_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     });
   }
-  // Row `row` of ours becomes row `from_row` of the peer's.
-  void copy_row(TensorSpan full, std::size_t row, const std::byte* peer, std::size_t from_row) const {
-    const std::size_t bytes = full.bytes() / world();
-    if (bytes > 0) std::memcpy(full.data + row * bytes, peer + from_row * bytes, bytes);
+  // Everybody reads everybody's own row.
+  void gather_rows(Meeting& meeting, Shown full) {
+    const std::size_t bytes = full.bytes / world();
+    meeting.enter(rank_, full);
+    for (std::size_t peer = 0; peer < world() && bytes > 0; ++peer) {
+      if (peer != rank_) std::memcpy(full.data + peer * bytes, meeting.of(peer) + peer * bytes, bytes);
+    }
+    meeting.leave();
   }
-  void exchange(TensorSpan full) {
+  // Of two ranks the lower one swaps their rows, so that nothing is overwritten unread and nothing is allocated.
+  void exchange(Shown full) {
+    const std::size_t bytes = full.bytes / world();
     Meeting& meeting = shared_->queued;
-    // What comes would overwrite what others still have to read.
-    const std::vector<std::byte> mine(full.data, full.data + full.bytes());
-    meeting.show(rank_, const_cast<std::byte*>(mine.data()));
-    for (std::size_t peer = 0; peer < world(); ++peer) copy_row(full, peer, meeting.of(peer), rank_);
-    meeting.meet();
+    meeting.enter(rank_, full);
+    for (std::size_t peer = rank_ + 1; peer < world() && bytes > 0; ++peer) {
+      std::byte* const mine = full.data + peer * bytes;
+      std::swap_ranges(mine, mine + bytes, meeting.of(peer) + rank_ * bytes);
+    }
+    meeting.leave();
   }
 
   const std::shared_ptr<Shared> shared_;
   const std::size_t rank_;
   ShardMath& math_;
+  std::vector<float> scratch_;
   std::atomic<std::uint64_t> bytes_sent_ = 0;
   std::atomic<std::uint64_t> control_bytes_ = 0;
-  std::atomic<double> busy_seconds_ = 0;
+  std::atomic<double> busy_seconds_ = 0;  // written by the stream's thread alone
 };
 
 }  // namespace

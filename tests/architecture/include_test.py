@@ -57,7 +57,8 @@ DOORS = {
     ("cli", "nvme"): ["src/cli/tune.cpp"],
 }
 
-TORCH = ["src/models/", "src/zero/torch_", "src/zero/layer.h"]
+TORCH = ["src/models/", "src/zero/torch_", "src/zero/layer.h", "src/comm/c10d_", "src/comm/gloo_backend", "src/comm/job.cpp",
+         "src/comm/rank_watch.cpp", "src/comm/store_server.cpp"]
 JSON = ["src/hf/", "src/engine/", "src/cli/", "bench/", "nvme/device_profile.cpp"]
 
 # Third-party headers by how their path begins, and how the paths of the files that may include them begin.
@@ -79,7 +80,7 @@ VENDORS = {
 }
 
 # Headers of the C library and the kernel that need no entry above; those of C++ have neither "/" nor ".".
-SYSTEM = re.compile(r"(sys|linux)/\w+\.h|(fcntl|poll|pthread|sched|signal|spawn|stdlib|unistd)\.h|[a-z_]+")
+SYSTEM = re.compile(r"(arpa|linux|net|netinet|sys)/\w+\.h|(fcntl|ifaddrs|netdb|poll|pthread|sched|signal|spawn|stdlib|unistd)\.h|[a-z_]+")
 INCLUDE = re.compile(r"^\s*#\s*include\b\s*(.*)$", re.MULTILINE)
 
 

@@ -11,15 +11,18 @@ namespace strata::test {
 
 inline float load_element(const TensorSpan& span, std::size_t i) {
   if (span.dtype == DType::F32) return span.as<float>()[i];
-  STRATA_EXPECTS(span.dtype == DType::BF16, "fp32 or bf16");
+  if (span.dtype == DType::F16) return half_to_float(span.as<std::uint16_t>()[i]);
+  STRATA_EXPECTS(span.dtype == DType::BF16, "fp32, bf16 or fp16");
   return bf16_to_float(span.as<std::uint16_t>()[i]);
 }
 
 inline void store_element(const TensorSpan& span, std::size_t i, float value) {
   if (span.dtype == DType::F32) {
     span.as<float>()[i] = value;
+  } else if (span.dtype == DType::F16) {
+    span.as<std::uint16_t>()[i] = float_to_half(value);
   } else {
-    STRATA_EXPECTS(span.dtype == DType::BF16, "fp32 or bf16");
+    STRATA_EXPECTS(span.dtype == DType::BF16, "fp32, bf16 or fp16");
     span.as<std::uint16_t>()[i] = float_to_bf16(value);
   }
 }

@@ -1,0 +1,21 @@
+// What c10d and Gloo say in their exceptions, without source paths, advice and stack traces.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace strata::comm {
+
+// "[/pytorch/.../pair.cc:534] Connection closed by peer [10.0.0.2]:4711. This is ..." gives
+// "Connection closed by peer [10.0.0.2]:4711".
+inline std::string brief(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  if (what.starts_with("[/")) {
+    const std::size_t end = what.find("] ");
+    if (end != std::string_view::npos) what.remove_prefix(end + 2);
+  }
+  what = what.substr(0, what.find(". This is"));
+  return std::string(what);
+}
+
+}  // namespace strata::comm

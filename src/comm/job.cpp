@@ -1,0 +1,213 @@
+#include "comm/job.h"
+
+#include <unistd.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "comm/c10d_communicator.h"
+#include "comm/c10d_log.h"
+#include "comm/c10d_text.h"
+#include "comm/endpoint.h"
+#include "comm/gloo_backend.h"
+#include "comm/store_server.h"
+#include "core/error.h"
+#include "core/local_communicator.h"
+
+namespace strata::comm {
+namespace {
+
+using std::chrono::steady_clock;
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+std::string name_of_rank(const RankInfo& info) {
+  return "rank " + std::to_string(info.rank) + " of " + std::to_string(info.world);
+}
+
+// What a process writes about itself.
+struct Introduction {
+  std::size_t world = 0;
+  std::string id;   // unlike any other, where process numbers and host names of containers are equal
+  std::string who;  // "process 4711 on node3"
+
+  static Introduction of(const RankInfo& info) {
+    char host[256] = "";
+    if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+    std::random_device random;
+    return {info.world, std::to_string(random()) + std::to_string(random()),
+            "process " + std::to_string(getpid()) + " on " + host};
+  }
+  static Introduction parse(const std::string& text) {
+    const std::size_t first = text.find(' ');
+    const std::size_t second = text.find(' ', first + 1);
+    return {std::stoull(text), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
+  }
+  std::string text() const { return std::to_string(world) + " " + id + " " + who; }
+};
+
+Store connect(const RankInfo& info, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = info.master_port;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  const Store store = c10::make_intrusive<c10d::TCPStore>(info.master_addr, options);
+  return c10::make_intrusive<c10d::PrefixStore>(info.store_prefix, store);
+}
+
+void take_place(const RankInfo& info, c10d::Store& store) {
+  const Introduction me = Introduction::of(info);
+  const auto holder =
+      Introduction::parse(store.compareSet("rank/" + std::to_string(info.rank), std::string(), me.text()));
+  if (holder.id == me.id) return;
+  throw CommError("two processes are " + name_of_rank(info) + ": " + holder.who + " and " + me.who +
+                  ". Give each its own RANK");
+}
+
+void wait_for_all(const RankInfo& info, c10d::Store& store, std::chrono::milliseconds timeout) {
+  const auto until = steady_clock::now() + timeout;
+  std::set<std::size_t> missing;
+  for (std::size_t r = 0; r < info.world; ++r) missing.insert(r);
+  while (!missing.empty()) {
+    const std::string key = "rank/" + std::to_string(*missing.begin());
+    if (store.check({key})) {
+      const auto other = Introduction::parse(store.get_to_str(key));
+      if (other.world != info.world) {
+        throw CommError("rank " + std::to_string(*missing.begin()) + " was started as one of " +
+                        std::to_string(other.world) + " ranks, rank " + std::to_string(info.rank) + " as one of " +
+                        std::to_string(info.world) + ". Give all the same WORLD_SIZE");
+      }
+      missing.erase(missing.begin());
+      continue;
+    }
+    if (steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others are processes that start
+  }
+  std::string list;
+  for (const std::size_t r : missing) {
+    if (!store.check({"rank/" + std::to_string(r)})) list += (list.empty() ? "" : ", ") + std::to_string(r);
+  }
+  if (list.empty()) return;
+  throw CommError("these of " + std::to_string(info.world) + " ranks have not come to MASTER_ADDR=" + info.master_addr +
+                  ", MASTER_PORT=" + std::to_string(info.master_port) + " within " +
+                  std::to_string(timeout.count() / 1000) + " s: " + list +
+                  ". See what they printed, or whether they were started");
+}
+
+}  // namespace
+
+std::size_t communicator_staging_bytes(std::size_t ranks) {
+  return ranks > 1 ? kStagingBytes : 0;
+}
+
+struct Job::State {
+  RankInfo info;
+  JobOptions options;
+  std::string interface, address;
+  std::unique_ptr<StoreServer> server;  // ends after all that talk to it
+  Store store;
+  std::unique_ptr<RankWatch> watch;
+
+  std::mutex mutex;
+  std::set<std::string> names;                             // guarded by mutex
+  std::vector<std::weak_ptr<Communicator>> communicators;  // guarded by mutex
+};
+
+std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) {
+  STRATA_EXPECTS(info.rank < info.world, "one of the ranks");
+  auto state = std::make_unique<State>();
+  state->info = info;
+  state->options = options;
+  if (info.world == 1) return std::unique_ptr<Job>(new Job(std::move(state)));
+
+  quieten_c10d();
+  const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
+  state->interface = options.interface.empty() && variable != nullptr ? variable : options.interface;
+  if (!state->interface.empty()) require_interface(state->interface, "GLOO_SOCKET_IFNAME");
+  if (info.master_port == 0) throw CommError("MASTER_PORT is not set: the ranks need one port on which they meet");
+  const bool serves = info.rank == 0 && !info.agent_store;
+  if (serves) state->server = std::make_unique<StoreServer>(info.master_addr, info.master_port);
+  state->address = wait_for_listener(info.master_addr, info.master_port, options.join_timeout);
+  try {
+    state->store = connect(info, options.join_timeout);
+    take_place(info, *state->store);
+    wait_for_all(info, *state->store, options.join_timeout);
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw CommError(name_of_rank(info) + " lost the job's store at MASTER_ADDR=" + info.master_addr +
+                    ", MASTER_PORT=" + std::to_string(info.master_port) + " while joining: " + brief(e.what()));
+  }
+  const StoreAddress address{.host = info.master_addr,
+                             .port = info.master_port,
+                             .prefix = info.store_prefix,
+                             .serves = serves,
+                             .server = info.agent_store ? "the launcher" : "rank 0"};
+  state->watch = std::make_unique<RankWatch>(address, info.rank, info.world, options.watch);
+  return std::unique_ptr<Job>(new Job(std::move(state)));
+}
+
+Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Job::~Job() = default;
+
+std::size_t Job::rank() const {
+  return state_->info.rank;
+}
+std::size_t Job::world() const {
+  return state_->info.world;
+}
+RankWatch* Job::watch() {
+  return state_->watch.get();
+}
+
+std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging, const std::string& name,
+                                                std::vector<std::size_t> ranks) {
+  if (ranks.empty()) {
+    ranks.resize(world());
+    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  }
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank());
+  STRATA_EXPECTS(mine != ranks.end() && *std::max_element(ranks.begin(), ranks.end()) < world(), "ranks of this job");
+  STRATA_EXPECTS(std::set(ranks.begin(), ranks.end()).size() == ranks.size(), "each rank once");
+  {
+    const std::lock_guard lock(state_->mutex);
+    STRATA_EXPECTS(state_->names.insert(name).second, "a name that was not used before: " + name);
+  }
+  std::shared_ptr<Communicator> made;
+  if (ranks.size() == 1) {
+    made = std::make_shared<LocalCommunicator>();
+  } else {
+    const auto place = static_cast<std::size_t>(mine - ranks.begin());
+    const auto group = [&](const char* channel) {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>("comm/" + name + "/" + channel, state_->store);
+      return make_gloo_backend(
+          store, place, ranks.size(),
+          {.interface = state_->interface, .address = state_->address, .timeout = state_->options.join_timeout});
+    };
+    C10dGroups groups{
+        .queued = group("queued"), .blocking = group("blocking"), .timeout = state_->options.collective_timeout};
+    groups.ranks = std::move(ranks);
+    made = make_c10d_communicator(std::move(groups), math, std::move(staging));
+  }
+  const std::lock_guard lock(state_->mutex);
+  state_->communicators.push_back(made);
+  return made;
+}
+
+void Job::abort(const std::exception_ptr& reason) {
+  const std::lock_guard lock(state_->mutex);
+  for (const std::weak_ptr<Communicator>& weak : state_->communicators) {
+    if (const auto communicator = weak.lock()) communicator->abort(reason);
+  }
+}
+
+}  // namespace strata::comm

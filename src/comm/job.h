@@ -1,0 +1,59 @@
+// This process as one rank of a job: joins the others, makes communicators, hears of failures.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/rank_info.h"
+#include "comm/rank_watch.h"
+#include "core/buffer.h"
+#include "core/communicator.h"
+#include "core/shard_optimizer.h"
+
+namespace strata::comm {
+
+struct JobOptions {
+  std::chrono::milliseconds join_timeout{300'000};        // until all ranks have come
+  std::chrono::milliseconds collective_timeout{600'000};  // of one transfer between two ranks
+  WatchOptions watch = {};
+  // Network interface through which the others reach this rank; empty: GLOO_SOCKET_IFNAME, else the address from which
+  // this machine reaches MASTER_ADDR.
+  std::string interface = "";
+};
+
+// Memory that communicator() takes per communicator; none for a single rank.
+std::size_t communicator_staging_bytes(std::size_t ranks);
+
+class Job {
+ public:
+  // Returns once all ranks of the job have come. Throws: CommError that says which have not, which came twice, or what
+  // is wrong with the address, the port, or the interface.
+  static std::unique_ptr<Job> join(const RankInfo& info, const JobOptions& options = {});
+  ~Job();
+
+  std::size_t rank() const;
+  std::size_t world() const;
+
+  // Collectives among `ranks`, of which this rank is one; {} means all. All of them call it with the same list, in the
+  // same order as their other calls, and with a `name` that is used once in the job. rank() in it is the place in the
+  // list. `staging`: communicator_staging_bytes() where `math` works; both may be used until the communicator is
+  // destroyed. Throws: CommError.
+  std::shared_ptr<Communicator> communicator(ShardMath& math, Buffer staging, const std::string& name = "all",
+                                             std::vector<std::size_t> ranks = {});
+
+  // Null in a job of one rank.
+  RankWatch* watch();
+  // Any thread: aborts all communicators that were made.
+  void abort(const std::exception_ptr& reason);
+
+ private:
+  struct State;
+  explicit Job(std::unique_ptr<State> state);
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace strata::comm
