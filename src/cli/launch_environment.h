@@ -13,6 +13,9 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 Environment environment_of_process();
 
+// Of the keys in a store that outlives ranks: where those of the first start are, which is the only one of --nproc.
+inline constexpr std::string_view kFirstStartPrefix = "/worker/attempt_0";
+
 // The first of these that says how many ranks there are: torchrun's names (which may also be set by hand), Open MPI's,
 // those of MPICH and Intel MPI, Slurm's for a step that srun started. None: one process, as in a Slurm allocation
 // without srun. An empty variable counts as not set.

@@ -161,16 +161,16 @@ class Launcher {
       const int code = WEXITSTATUS(status);
       if (code == exit_code_of_signal(SIGINT) || code == exit_code_of_signal(SIGTERM)) stop_code_ = code;
       if (code == kDone || code == stop_code_) return;
-      on_failure({rank, code, "ended with exit code " + std::to_string(code)}, code != kDeviceFailed);
+      on_failure(rank, code, "ended with exit code " + std::to_string(code), code != kDeviceFailed);
     } else if (WTERMSIG(status) == stop_signal_) {
-      on_failure({rank, exit_code_of_signal(stop_signal_), "was stopped by " + name_of_signal(stop_signal_)}, true);
+      on_failure(rank, exit_code_of_signal(stop_signal_), "was stopped by " + name_of_signal(stop_signal_), true);
     } else {
       std::string reason = "was killed by " + name_of_signal(WTERMSIG(status));
       if (WTERMSIG(status) == SIGKILL) {
         reason +=
             ", by somebody or by the kernel for want of memory (dmesg tells; strata.budgets.host lowers the need)";
       }
-      on_failure({rank, kDeviceFailed, reason}, true);
+      on_failure(rank, kDeviceFailed, reason, true);
     }
   }
 
@@ -183,26 +183,28 @@ class Launcher {
   }
 
   // `own_cause`: not a collective that another's end made fail.
-  void on_failure(const RankFailure& failure, bool own_cause) {
+  void on_failure(std::size_t rank, int exit_code, const std::string& what, bool own_cause) {
     if (killed_ || terminated_) return;  // that was us
+    const std::string name = "rank " + std::to_string(rank);
+    const ReportedFailure failure{exit_code, name + " failed first: " + what};
     if (first_) {
       if (own_cause && !first_has_own_cause_) name_first(failure, own_cause);
       return;
     }
-    say("rank " + std::to_string(failure.rank) + " " + failure.reason + (anyone_runs() ? "; ending the others" : ""));
+    say(name + " " + what + (anyone_runs() ? "; ending the others" : ""));
     next_step_at_ = Clock::now() + options_.until_term;
     name_first(failure, own_cause);
-    const std::optional<RankFailure> reported = options_.failures.first ? options_.failures.first() : std::nullopt;
+    const std::optional<ReportedFailure> reported = options_.failures.first ? options_.failures.first() : std::nullopt;
     if (!reported) {
       if (options_.failures.report) options_.failures.report(failure);
-    } else if (reported->rank == failure.rank) {
-      first_->reason = reported->reason;
+    } else if (reported->reason.starts_with(name + " failed first: ")) {
+      first_->reason = reported->reason;  // it knew more than its exit code
     } else if (!own_cause || reported->exit_code != kDeviceFailed) {
       name_first(*reported, reported->exit_code != kDeviceFailed);
     }
   }
 
-  void name_first(const RankFailure& failure, bool own_cause) {
+  void name_first(const ReportedFailure& failure, bool own_cause) {
     first_ = failure;
     first_has_own_cause_ = own_cause;
   }
@@ -223,7 +225,7 @@ class Launcher {
   int result() {
     if (killed_) return exit_code_of_signal(stop_signal_);
     if (!first_) return stop_code_;
-    say("error: rank " + std::to_string(first_->rank) + " failed first: " + first_->reason);
+    say("error: " + first_->reason);
     return first_->exit_code;
   }
 
@@ -231,7 +233,7 @@ class Launcher {
   const SignalPipe signals_;  // before the ranks: none may end unseen
   std::vector<Rank> ranks_;
   std::array<char, 65536> buffer_{};
-  std::optional<RankFailure> first_;
+  std::optional<ReportedFailure> first_;
   bool first_has_own_cause_ = false;
   std::optional<Clock::time_point> next_step_at_;
   bool terminated_ = false, killed_ = false;  // SIGTERM or SIGKILL came from us

@@ -14,17 +14,16 @@
 
 namespace strata::cli {
 
-// What ranks tell each other about a failure. Called on the thread of launch_ranks().
-struct RankFailure {
-  std::size_t rank = 0;
+// What ranks tell each other about a failure; called on the thread of launch_ranks(). Either may be empty.
+struct ReportedFailure {
   int exit_code = 0;
-  std::string reason;
+  std::string reason;  // "rank 2 failed first: ...", or what was found out about a rank that is silent
 };
 struct FailureChannel {
-  // The first failure that a rank has reported; empty: none yet.
-  std::function<std::optional<RankFailure>()> first;
+  // The first failure that was reported, if any.
+  std::function<std::optional<ReportedFailure>()> first;
   // Reports one of a rank that may not have done so itself.
-  std::function<void(const RankFailure&)> report;
+  std::function<void(const ReportedFailure&)> report;
 };
 
 struct LaunchOptions {
@@ -33,7 +32,7 @@ struct LaunchOptions {
   Environment environment;        // of this process; the ranks get torchrun's variables beside it
   std::size_t ranks = 1;
   std::uint16_t store_port = 0;  // where the caller runs the TCPStore (agent store)
-  FailureChannel failures;       // either may be empty
+  FailureChannel failures;
   // After a failure the others may end by themselves for so long, then get SIGTERM, then SIGKILL.
   std::chrono::milliseconds until_term{5000}, until_kill{3000};
   int out = STDOUT_FILENO, err = STDERR_FILENO;

@@ -129,8 +129,8 @@ TEST_F(LauncherTest, ReturnsTheCodeOfTheRankThatFailedFirst) {
 }
 
 TEST_F(LauncherTest, LetsTheOthersEndByThemselves) {
-  std::optional<RankFailure> told;
-  options_.failures.report = [&](const RankFailure& failure) {
+  std::optional<ReportedFailure> told;
+  options_.failures.report = [&](const ReportedFailure& failure) {
     told = failure;
     std::ofstream(folder_.path() / "told") << "yes\n";
   };
@@ -140,8 +140,8 @@ TEST_F(LauncherTest, LetsTheOthersEndByThemselves) {
   EXPECT_EQ(code, 5);
   EXPECT_EQ(out(), "ended in good order\n");
   ASSERT_TRUE(told.has_value());
-  EXPECT_EQ(told->rank, 1U);
   EXPECT_EQ(told->exit_code, 5);
+  EXPECT_EQ(told->reason, "rank 1 failed first: ended with exit code 5");
 }
 
 TEST_F(LauncherTest, KillsARankThatDoesNotStop) {
@@ -164,8 +164,8 @@ TEST_F(LauncherTest, OfOtherSignalsSaysNothingAboutMemory) {
 }
 
 TEST_F(LauncherTest, BelievesWhatTheRanksReported) {
-  options_.failures.first = [] { return RankFailure{2, 4, "no such file"}; };
-  options_.failures.report = [](const RankFailure&) { FAIL() << "it is known already"; };
+  options_.failures.first = [] { return ReportedFailure{4, "rank 2 failed first: no such file"}; };
+  options_.failures.report = [](const ReportedFailure&) { FAIL() << "it is known already"; };
   const int code = launch(3,
                           "if [ $RANK = 2 ]; then until [ -e $DIR/slow ]; do sleep 0.01; done; exit 4; fi; "
                           "[ $RANK = 0 ] && touch $DIR/slow; exit 6");
@@ -176,7 +176,7 @@ TEST_F(LauncherTest, BelievesWhatTheRanksReported) {
 
 // What rank 0 reports is that it has lost rank 1, which could say nothing itself.
 TEST_F(LauncherTest, PutsAKilledRankBeforeTheFailedCollectiveOfAnother) {
-  options_.failures.first = [] { return RankFailure{0, 6, "connection closed"}; };
+  options_.failures.first = [] { return ReportedFailure{6, "rank 0 failed first: connection closed"}; };
   EXPECT_EQ(launch(2, "[ $RANK = 1 ] && kill -KILL $$; sleep 0.2; exit 6"), 6);
   EXPECT_THAT(err(), HasSubstr("strata: error: rank 1 failed first: was killed by signal 9"));
 }
