@@ -68,6 +68,7 @@ struct Rank {
   RankProcess process;
   int out_to;
   LineRelay out, err;
+  bool given_up = false;  // killed by us because it could not end by itself
 };
 
 // See launch_ranks().
@@ -156,6 +157,7 @@ class Launcher {
   void on_end(std::size_t rank) {
     pass_on(rank);  // its last words come before ours
     close_output(ranks_[rank]);
+    if (ranks_[rank].given_up) return;
     const int status = ranks_[rank].process.status();
     if (WIFEXITED(status)) {
       const int code = WEXITSTATUS(status);
@@ -194,6 +196,7 @@ class Launcher {
     say(name + " " + what + (anyone_runs() ? "; ending the others" : ""));
     next_step_at_ = Clock::now() + options_.until_term;
     name_first(failure, own_cause);
+    give_up_stopped_ranks();
     const std::optional<ReportedFailure> reported = options_.failures.first ? options_.failures.first() : std::nullopt;
     if (!reported) {
       if (options_.failures.report) options_.failures.report(failure);
@@ -207,6 +210,15 @@ class Launcher {
   void name_first(const ReportedFailure& failure, bool own_cause) {
     first_ = failure;
     first_has_own_cause_ = own_cause;
+  }
+
+  // They hear of nothing, so waiting for them is in vain.
+  void give_up_stopped_ranks() {
+    for (Rank& rank : ranks_) {
+      if (!rank.process.stopped()) continue;
+      rank.given_up = true;
+      rank.process.send(SIGKILL);
+    }
   }
 
   // After a failure, when time is up.

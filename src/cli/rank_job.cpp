@@ -22,7 +22,7 @@ using std::chrono::steady_clock;
 
 // A rank that hears of a failure ends by itself once its collectives are aborted. One that is busy elsewhere, or waits
 // for a store whose machine is gone, is ended after so long.
-constexpr auto kUntilEnded = 5s;
+constexpr auto kUntilEnded = 3s;
 // Whoever was first has said so by then.
 constexpr auto kUntilFirstIsKnown = 2s;
 constexpr auto kPause = 100ms;  // between looks into the store
@@ -45,7 +45,8 @@ RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig::Comm& s
 }
 
 RankJob::~RankJob() {
-  end();  // the watch's thread waits for it
+  end();  // the watch's thread may wait for it
+  job_.reset();
 }
 
 // On the watch's thread.

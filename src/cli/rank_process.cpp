@@ -118,6 +118,12 @@ void RankProcess::send(int signal) const {
   if (running()) ::kill(-pid_, signal);  // fails only when nobody is left
 }
 
+bool RankProcess::stopped() const {
+  siginfo_t info = {};
+  if (!running()) return false;
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
+}
+
 bool RankProcess::try_wait() {
   if (!running()) return true;
   siginfo_t info = {};

@@ -32,6 +32,8 @@ class RankProcess {
   void close_err();
 
   bool running() const { return pid_ > 0; }
+  // By SIGSTOP, say: it answers nothing but SIGKILL and SIGCONT.
+  bool stopped() const;
   // To the whole group. Does nothing once it has ended.
   void send(int signal) const;
   // Whether it has ended by now. What is left of its group is killed then.

@@ -150,6 +150,14 @@ TEST_F(LauncherTest, KillsARankThatDoesNotStop) {
   EXPECT_EQ(code, 3);
 }
 
+TEST_F(LauncherTest, DoesNotWaitForARankThatIsStopped) {
+  options_.failures.first = [] { return ReportedFailure{6, "rank 1 has not answered for 8 s"}; };
+  const int code = launch(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 0.3; exit 6");
+
+  EXPECT_EQ(code, 6);
+  EXPECT_TRUE(err().ends_with("strata: error: rank 1 has not answered for 8 s\n")) << err();
+}
+
 TEST_F(LauncherTest, SaysWhichSignalKilledARank) {
   options_.until_term = 1ms;
   const int code = launch(2, "[ $RANK = 1 ] && kill -KILL $$; sleep 60");

@@ -72,6 +72,19 @@ TEST(RankProcess, GetsSignalsAlthoughThisProcessBlocksThem) {
   EXPECT_EQ(WTERMSIG(process.status()), SIGTERM);
 }
 
+TEST(RankProcess, KnowsWhetherItIsStopped) {
+  RankProcess process(shell("sleep 600"));
+  EXPECT_FALSE(process.stopped());
+  process.send(SIGSTOP);
+  while (!process.stopped()) std::this_thread::yield();
+  EXPECT_FALSE(process.try_wait());
+  process.send(SIGCONT);
+  while (process.stopped()) std::this_thread::yield();
+  process.send(SIGKILL);
+  wait_for(process);
+  EXPECT_FALSE(process.stopped());
+}
+
 // Its pipes reach their end, so nobody is left who holds them.
 TEST(RankProcess, TakesWhatItHasStartedAlong) {
   RankProcess process(shell("sleep 600 & sleep 600 & exit 3"));

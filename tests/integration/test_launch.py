@@ -84,11 +84,16 @@ def test_nproc_of_one_is_one_process(words, tmp_path):
     assert "[rank" not in done.stderr
 
 
-def test_torchrun(words, tmp_path):
-    torchrun = Path(sys.executable).with_name("torchrun")
-    if not torchrun.exists():
-        pytest.skip("no torchrun beside this Python")
-    done = run([torchrun, "--nproc_per_node", 2, "--master_port", free_port(), "--no-python", program(), "train", *words()])
+# As `torchrun` does, whose script may name an interpreter of another place.
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.mark.parametrize("agent_store", [1, 0], ids=["store_of_the_agent", "store_of_rank_0"])
+def test_torchrun(agent_store, words, tmp_path):
+    done = run(
+        [*TORCHRUN, "--nproc_per_node", 2, "--master_port", free_port(), "--no-python", program(), "train", *words()],
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 - agent_store,
+    )
     check_trained(done, tmp_path / "out")
 
 
@@ -224,7 +229,7 @@ def test_port_in_use_is_named(words):
 # DI-06. Rank 0 tokenizes for longer than a collective may take.
 def test_slow_preparation_on_rank_zero_runs_into_no_time_out(words, tmp_path):
     text = tmp_path / "large.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog, again and again.\n" * 400_000)
+    text.write_text("The quick brown fox jumps over the lazy dog, again and again.\n" * 60_000)
     begin = time.monotonic()
     done = run([program(), "train", "--nproc", 2, *words(data=text, max_steps=1), "--strata.comm.timeout", 2])
     took = time.monotonic() - begin
@@ -294,6 +299,16 @@ def test_killed_rank_ends_all_and_is_named(victim, words, tmp_path):
     assert launcher.returncode == COMM_FAILED, err
     assert f"strata: rank {victim} was killed by signal 9 (SIGKILL)" in err
     assert f"strata: error: rank {victim} failed first: was killed by signal 9 (SIGKILL)" in err.splitlines()[-1]
+    assert not any(map(alive, ranks.values()))
+
+
+# It answers no signal but SIGKILL, and its connections stay open.
+def test_stopped_rank_ends_all_and_is_named(words, tmp_path):
+    with long_run(words, 2, tmp_path) as (launcher, ranks):
+        os.kill(ranks[1], signal.SIGSTOP)
+        _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode == COMM_FAILED, err
+    assert "strata: error: rank 1 has not answered" in err.splitlines()[-1]
     assert not any(map(alive, ranks.values()))
 
 
