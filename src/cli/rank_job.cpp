@@ -23,8 +23,6 @@ using std::chrono::steady_clock;
 // A rank that hears of a failure ends by itself once its collectives are aborted. One that is busy elsewhere, or waits
 // for a store whose machine is gone, is ended after so long.
 constexpr auto kUntilEnded = 3s;
-// Whoever was first has said so by then.
-constexpr auto kUntilFirstIsKnown = 2s;
 constexpr auto kPause = 100ms;  // between looks into the store
 constexpr auto kFirstWord = 10s, kNextWord = 60s;
 
@@ -122,15 +120,11 @@ int RankJob::guard(const std::function<int()>& body) {
 void RankJob::fail(const std::exception& failure) {
   told_ = true;
   const int code = exit_code_of(std::current_exception());
-  comm::RankWatch& watch = *job_->watch();
-  std::optional<std::string> first;
-  // A collective mostly fails because another rank has failed.
-  if (code == kDeviceFailed) first = watch.first_failure(kUntilFirstIsKnown);
-  if (!first) first = watch.report_failure(failure.what(), code);
-  job_->abort(std::make_exception_ptr(CommError(*first)));
-  if (first->starts_with("rank " + std::to_string(rank()) + " failed first: ")) throw;
+  const std::string first = job_->report_failure(failure, code);
+  job_->abort(std::make_exception_ptr(CommError(first)));
+  if (first.starts_with("rank " + std::to_string(rank()) + " failed first: ")) throw;
   if (code != kDeviceFailed) log::error(failure.what());
-  throw CommError(*first);
+  throw CommError(first);
 }
 
 }  // namespace strata::cli

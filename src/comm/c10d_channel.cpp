@@ -11,10 +11,15 @@
 #include <utility>
 
 #include "comm/c10d_text.h"
+#include "comm/connection_lost.h"
 #include "core/error.h"
 
 namespace strata::comm {
 namespace {
+
+// Parts of the staging memory, each for one chunk under way. With few of them the link is idle while what has come is
+// moved to its place.
+constexpr std::size_t kSlots = 8;
 
 // Bytes are what travels, whatever the type.
 at::Tensor view(std::byte* data, std::size_t bytes) {
@@ -92,11 +97,13 @@ class C10dChannel::Call {
       const std::string me = "rank " + std::to_string(channel_.ranks_[channel_.rank_]);
       const std::string other = "rank " + std::to_string(channel_.ranks_[peer]);
       const std::string call = std::string(what_) + " of " + std::to_string(bytes_) + " bytes: ";
-      channel_.failure_ = std::make_exception_ptr(
-          CommError(late ? call + other + " has not answered " + me + " for " + seconds(channel_.timeout_) +
-                               " (collective_timeout): it is stopped, busy, or at another collective"
-                         : call + me + " lost its connection to " + other + ", which has ended or cannot be reached (" +
-                               brief(said) + ")"));
+      channel_.failure_ =
+          late
+              ? std::make_exception_ptr(
+                    CommError(call + other + " has not answered " + me + " for " + seconds(channel_.timeout_) +
+                              " (collective_timeout): it is stopped, busy, or at another collective"))
+              : std::make_exception_ptr(ConnectionLost(call + me + " lost its connection to " + other +
+                                                       ", which has ended or cannot be reached (" + brief(said) + ")"));
     }
     std::rethrow_exception(channel_.failure_);
   }
@@ -144,7 +151,7 @@ void C10dChannel::exchange(std::string_view what, std::byte* rows, std::size_t r
   const std::size_t n = world();
   Call call(*this, what, n * row_bytes);
   if (n == 1 || row_bytes == 0) return;
-  const std::size_t slot_bytes = staging.size() / 2;
+  const std::size_t slot_bytes = staging.size() / kSlots;
   STRATA_EXPECTS(slot_bytes > 0, "staging memory");
   const std::size_t chunks = (row_bytes + slot_bytes - 1) / slot_bytes;
   // In each round the ranks form pairs, so nobody waits for a third.
@@ -153,19 +160,19 @@ void C10dChannel::exchange(std::string_view what, std::byte* rows, std::size_t r
     if (partner == rank_) continue;
     std::byte* const row = rows + partner * row_bytes;
     const auto size = [&](std::size_t i) { return std::min(slot_bytes, row_bytes - i * slot_bytes); };
-    const auto slot = [&](std::size_t i) { return staging.data() + i % 2 * slot_bytes; };
+    const auto slot = [&](std::size_t i) { return staging.data() + i % kSlots * slot_bytes; };
     const auto post = [&](std::size_t i) -> Chunk {
       Transfer receive = call.receive(slot(i), size(i), partner);
       return {call.send(row + i * slot_bytes, size(i), partner), std::move(receive)};
     };
-    Chunk current = post(0);
+    std::array<Chunk, kSlots> under_way;
+    for (std::size_t i = 0; i < std::min(chunks, kSlots); ++i) under_way[i] = post(i);
     for (std::size_t i = 0; i < chunks; ++i) {
-      Chunk following;
-      if (i + 1 < chunks) following = post(i + 1);
-      call.wait(current.receive);
-      call.wait(current.send);
+      Chunk& chunk = under_way[i % kSlots];
+      call.wait(chunk.receive);
+      call.wait(chunk.send);
       std::memcpy(row + i * slot_bytes, slot(i), size(i));
-      current = std::move(following);
+      if (i + kSlots < chunks) chunk = post(i + kSlots);
     }
   }
 }

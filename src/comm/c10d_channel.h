@@ -25,8 +25,8 @@ namespace strata::comm {
 // bytes, a second buffer that nobody counted, and a sum in ring order. Hence exchange() and sum_rows().
 //
 // N = world(). All ranks call the same in the same order, from one thread; abort() comes from any. A transfer that
-// takes longer than `timeout`, or whose connection closes, throws CommError; the channel is then broken and each later
-// call throws the first reason. `what` is the collective's name for messages.
+// takes longer than `timeout`, throws CommError, one whose connection closes ConnectionLost; the channel is then broken
+// and each later call throws the first reason. `what` is the collective's name for messages.
 class C10dChannel {
  public:
   // `ranks`: the rank in the job of each member, for messages.

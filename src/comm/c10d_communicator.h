@@ -18,7 +18,7 @@ class Backend;
 
 namespace strata::comm {
 
-// What make_c10d_communicator() wants as staging: two chunks on their way in.
+// What make_c10d_communicator() wants as staging: chunks on their way in.
 inline constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
 
 // Process groups of the same ranks, one per channel: they are used by two threads, and c10d matches calls by their

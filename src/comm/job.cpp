@@ -18,6 +18,7 @@
 #include "comm/c10d_communicator.h"
 #include "comm/c10d_log.h"
 #include "comm/c10d_text.h"
+#include "comm/connection_lost.h"
 #include "comm/endpoint.h"
 #include "comm/gloo_backend.h"
 #include "comm/store_server.h"
@@ -29,6 +30,9 @@ namespace {
 
 using std::chrono::steady_clock;
 using Store = c10::intrusive_ptr<c10d::Store>;
+
+// For the rank that closed a connection to say why.
+constexpr std::chrono::milliseconds kCausePatience{3000};
 
 std::string name_of_rank(const RankInfo& info) {
   return "rank " + std::to_string(info.rank) + " of " + std::to_string(info.world);
@@ -115,7 +119,8 @@ struct Job::State {
   std::string interface, address;
   std::unique_ptr<StoreServer> server;  // ends after all that talk to it
   Store store;
-  std::unique_ptr<RankWatch> watch;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> backends;  // of all communicators; guarded by mutex
+  std::unique_ptr<RankWatch> watch;                         // ends before the connections do
 
   std::mutex mutex;
   std::set<std::string> names;                             // guarded by mutex
@@ -211,11 +216,24 @@ std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging,
     C10dGroups groups{
         .queued = group("queued"), .blocking = group("blocking"), .timeout = state_->options.collective_timeout};
     groups.ranks = std::move(ranks);
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->backends.insert(state_->backends.end(), {groups.queued, groups.blocking});
+    }
     made = make_c10d_communicator(std::move(groups), math, std::move(staging));
   }
   const std::lock_guard lock(state_->mutex);
   state_->communicators.push_back(made);
   return made;
+}
+
+std::string Job::report_failure(const std::exception& error, int exit_code) {
+  if (!state_->watch) return error.what();
+  if (dynamic_cast<const ConnectionLost*>(&error) != nullptr) {
+    const auto first = state_->watch->first_failure(kCausePatience);
+    if (first) return *first;
+  }
+  return state_->watch->report_failure(error.what(), exit_code);
 }
 
 void Job::abort(const std::exception_ptr& reason) {

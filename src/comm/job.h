@@ -42,7 +42,8 @@ class Job {
   // Collectives among `ranks`, of which this rank is one; {} means all. All of them call it with the same list, in the
   // same order as their other calls, and with a `name` that is used once in the job. rank() in it is the place in the
   // list. `staging`: communicator_staging_bytes() where `math` works; both may be used until the communicator is
-  // destroyed. Throws: CommError.
+  // destroyed. Connections stay open until the job ends, lest a rank that drops a communicator looks like one that is
+  // lost. Throws: CommError.
   std::shared_ptr<Communicator> communicator(ShardMath& math, Buffer staging, const std::string& name = "all",
                                              std::vector<std::size_t> ranks = {});
 
@@ -53,6 +54,9 @@ class Job {
 
   // Null in a job of one rank.
   RankWatch* watch();
+  // This rank ends because of `error`. Returns what everybody should print: the reason of the job's first failure,
+  // which is `error` itself where no other rank failed before. To be called before the job is destroyed.
+  std::string report_failure(const std::exception& error, int exit_code);
   // Any thread: aborts all communicators that were made.
   void abort(const std::exception_ptr& reason);
 

@@ -75,11 +75,9 @@ int main(int argc, char** argv) {
     train(*job, std::stoul(argv[5]), std::chrono::milliseconds(std::stol(argv[6])));
     watch.leave();
   } catch (const CommError& e) {
-    // Perhaps the consequence of a failure elsewhere, whose reason is on its way.
-    const auto first = watch.first_failure(3s);
-    end(first ? *first : watch.report_failure(e.what(), 6), 6);
+    end(job->report_failure(e, 6), 6);
   } catch (const Error& e) {
-    watch.report_failure(e.what(), 4);
+    job->report_failure(e, 4);
     end(e.what(), 4);
   }
   return 0;
