@@ -33,9 +33,9 @@ struct LaunchOptions {
   std::size_t ranks = 1;
   std::uint16_t store_port = 0;  // where the caller runs the TCPStore (agent store)
   FailureChannel failures;
-  // After a failure the others may end by themselves for so long, then get SIGTERM, then SIGKILL. They hear of it within
-  // a second and need at most three; nothing can be saved any more. With the eight seconds after which a silent rank
-  // counts as lost (comm::WatchOptions) all have ended within fifteen.
+  // After a failure the others may end by themselves for so long, then get SIGTERM, then SIGKILL. They hear of it
+  // within a second and need at most three; nothing can be saved any more. With the eight seconds after which a silent
+  // rank counts as lost (comm::WatchOptions) all have ended within fifteen.
   std::chrono::milliseconds until_term{4000}, until_kill{1000};
   int out = STDOUT_FILENO, err = STDERR_FILENO;
 };
