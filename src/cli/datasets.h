@@ -13,6 +13,7 @@ namespace strata::cli {
 struct PreparedData {
   std::filesystem::path train;
   std::optional<std::filesystem::path> validation;
+  bool operator==(const PreparedData&) const = default;
 };
 
 // Token files (.tok) are used as they are; others are tokenized into `folder`, or reused when nothing has changed.

@@ -4,10 +4,11 @@
 
 namespace strata::cli {
 
-RunOptions read_run_options(const Arguments& arguments, std::vector<std::string> required) {
+RunOptions read_run_options(const Arguments& arguments, std::vector<std::string> required, std::size_t ranks) {
   RunOptions options;
   engine::RunConfigSource source;
   source.required = std::move(required);
+  source.world_size = static_cast<std::int64_t>(ranks);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "--help" || word == "-h") {

@@ -15,7 +15,8 @@ struct RunOptions {
   engine::RunConfig config;  // not read when help was asked for
 };
 
-// Takes out --config FILE, --json and --help; the rest are keys of the configuration. Throws: ConfigError.
-RunOptions read_run_options(const Arguments& arguments, std::vector<std::string> required);
+// Takes out --config FILE, --json and --help; the rest are keys of the configuration, of a run of `ranks` processes.
+// Throws: ConfigError.
+RunOptions read_run_options(const Arguments& arguments, std::vector<std::string> required, std::size_t ranks = 1);
 
 }  // namespace strata::cli

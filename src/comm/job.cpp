@@ -171,6 +171,21 @@ std::size_t Job::rank() const {
 std::size_t Job::world() const {
   return state_->info.world;
 }
+void Job::publish(const std::string& key, const std::string& text) {
+  try {
+    state_->store->set("note/" + key, text);
+  } catch (const std::exception& e) {
+    throw CommError("the job's store is lost: " + brief(e.what()));
+  }
+}
+std::optional<std::string> Job::look_up(const std::string& key) {
+  try {
+    if (!state_->store->check({"note/" + key})) return std::nullopt;
+    return state_->store->get_to_str("note/" + key);
+  } catch (const std::exception& e) {
+    throw CommError("the job's store is lost: " + brief(e.what()));
+  }
+}
 RankWatch* Job::watch() {
   return state_->watch.get();
 }

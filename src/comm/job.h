@@ -49,6 +49,11 @@ class Job {
   std::shared_ptr<Communicator> communicator(ShardMath& math, Buffer staging, const std::string& name = "all",
                                              std::vector<std::size_t> ranks = {});
 
+  // Notes that ranks leave each other in the store, outside of any collective and its time-out. Each key once. The
+  // thread that joined. Requires: more than one rank. Throws: CommError.
+  void publish(const std::string& key, const std::string& text);
+  std::optional<std::string> look_up(const std::string& key);
+
   // Null in a job of one rank.
   RankWatch* watch();
   // This rank ends because of `error`. Returns what everybody should print: the reason of the job's first failure,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/c10d_text.h"
+#include "comm/watch_keys.h"
 #include "core/error.h"
 
 namespace strata::comm {
@@ -26,7 +27,6 @@ constexpr milliseconds kHurry = 50ms;     // between looks while somebody waits
 // Values of a rank's key; a number is a heartbeat.
 constexpr const char* kLeft = "left";    // done
 constexpr const char* kHeard = "heard";  // knows of the failure
-constexpr const char* kNoFailure = "0";
 
 std::string text_of_bytes(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
@@ -117,10 +117,10 @@ void RankWatch::State::exchange(c10d::Store& client, std::unique_lock<std::mutex
   const bool beats = mark.empty();
   lock.unlock();
 
-  if (to_report) client.compareSet(base + "failure", std::string(kNoFailure), *to_report);
+  if (to_report) client.compareSet(failure_key(store.prefix), std::string(kNoFailure), *to_report);
   if (!to_mark.empty()) client.set(key(rank), to_mark);
   if (beats) client.add(key(rank), 1);
-  std::vector<std::string> keys = {base + "failure"};
+  std::vector<std::string> keys = {failure_key(store.prefix)};
   for (std::size_t r = 0; r < world; ++r) keys.push_back(key(r));
   const std::vector<std::vector<std::uint8_t>> values = client.multiGet(keys);
 
@@ -148,7 +148,7 @@ void RankWatch::State::talk() {
     c10d::TCPStore client(store.host, client_options);
     // A get of a key that is not there would wait for it. These make keys and leave those alone that are there.
     c10d::Store& keys = client;
-    keys.compareSet(store.prefix + "/watch/failure", std::string(), std::string(kNoFailure));
+    keys.compareSet(failure_key(store.prefix), std::string(), std::string(kNoFailure));
     for (std::size_t r = 0; r < world; ++r) {
       keys.compareSet(store.prefix + "/watch/" + std::to_string(r), std::string(), std::string("0"));
     }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace strata {
 
@@ -23,9 +24,9 @@ class MemoryNodes {
   // one node. Advice: where the kernel refuses (containers without CAP_SYS_NICE and with seccomp), the pages come from
   // the node of the thread that touches them first, and a debug line says so once.
   void spread(std::span<std::byte> pages) const;
-  // Binds the calling thread, number `index` of `count` that share work, to the CPUs of one node, so that neighbours
-  // stay together and no thread is moved between nodes. Does nothing on one node. Advice likewise. Requires: index <
-  // count.
+  // Binds the calling thread, number `index` of `count` that share work, to those of its CPUs that belong to one node,
+  // so that neighbours stay together and no thread is moved between nodes. Does nothing where its CPUs are all of one
+  // node. Advice likewise. Requires: index < count.
   void bind_thread(std::size_t index, std::size_t count) const;
 
  private:
@@ -36,5 +37,9 @@ class MemoryNodes {
 
 // Read once, at the first call.
 const MemoryNodes& machine_nodes();
+
+// `cpus` core by core, in the order of the machine's topology: neighbours share caches, nodes and packages. CPUs that
+// hwloc does not know come last, each as a core.
+std::vector<std::vector<int>> cores_in_order(const std::vector<int>& cpus);
 
 }  // namespace strata

@@ -1,9 +1,7 @@
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <condition_variable>
 #include <exception>
@@ -17,6 +15,7 @@
 
 #include "core/bytes.h"
 #include "core/cgroup.h"
+#include "core/cpu_share.h"
 #include "core/error.h"
 #include "core/memory_nodes.h"
 #include "core/parallel.h"
@@ -127,16 +126,8 @@ class ThreadPool final : public Parallel {
 };
 
 std::size_t affinity_cpus() {
-  // cpu_set_t has room for 1024 CPUs; the kernel answers EINVAL when it needs a larger set (sched_getaffinity(2)).
-  for (std::size_t sets = 1; sets <= 64; sets *= 2) {
-    std::vector<cpu_set_t> mask(sets);
-    const std::size_t bytes = sets * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
-      return static_cast<std::size_t>(CPU_COUNT_S(bytes, mask.data()));
-    }
-    if (errno != EINVAL) break;
-  }
-  return std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t cpus = allowed_cpus().size();
+  return cpus > 0 ? cpus : std::max(1U, std::thread::hardware_concurrency());
 }
 
 }  // namespace

@@ -114,6 +114,11 @@ struct StrataConfig {
   std::int64_t adam_threads = 0;  // 0 = auto, as for the next two
   std::int64_t io_threads = 0;
   std::int64_t compute_threads = 0;
+  struct Comm {
+    double timeout = 1800;  // seconds of a collective before the run ends
+    std::string interface;  // of the network; empty = the one that leads to MASTER_ADDR
+    bool operator==(const Comm&) const = default;
+  } comm;
   std::string trace;                 // where a Chrome trace of the run goes; empty = none
   bool adversarial_streams = false;  // for tests: streams run late and poison what they read (core/host_device.h)
   bool operator==(const StrataConfig&) const = default;

@@ -263,6 +263,13 @@ void add_strata(std::vector<Setting>& rows) {
         "Threads of the threads backend; 0 = auto.");
   s.add("strata.compute_threads", "", STRATA_FIELD(strata.compute_threads), kThreads,
         "Threads of the host's compute; 0 = auto; may change the last bits of fp32 numbers.");
+  s.add(
+      "strata.comm.timeout", "ddp_timeout", STRATA_FIELD(strata.comm.timeout), kPositive,
+      "Seconds that a collective may take, the wait for the slowest rank included. A lost rank ends the run within "
+      "seconds whatever this is; it is for one that hangs, and half an hour as in torch, since a slow drive or a long "
+      "save on one rank is no failure.");
+  s.add("strata.comm.interface", "", STRATA_FIELD(strata.comm.interface), kAny,
+        "Network interface between machines (eth0, ib0); empty = the one that the machine's own name has.");
   s.add("strata.trace", "trace", STRATA_FIELD(strata.trace), kAny,
         "File for a Chrome trace of compute, updates and every request to the drives; empty = none.");
   s.add("strata.adversarial_streams", "", STRATA_FIELD(strata.adversarial_streams), kAny, "For tests.").shown =

@@ -46,7 +46,7 @@ ALLOWED = {
     "zero": ["core", "offload"],
     "models": ["core", "hf", "zero/layer.h", "zero/group_decl.h"],
     "engine": [room for room in EVERYTHING if room not in ("cli", "bench")],
-    "cli": ["engine", "core", "data", "bench", "nvme"],
+    "cli": ["engine", "core", "data", "comm", "bench", "nvme"],
     "bench": ["engine", "zero", "offload", "nvme", "cpu_adam", "core"],
 }
 
@@ -58,7 +58,7 @@ DOORS = {
 }
 
 TORCH = ["src/models/", "src/zero/torch_", "src/zero/layer.h", "src/comm/c10d_", "src/comm/gloo_backend", "src/comm/job.cpp", "src/comm/nccl_",
-         "src/comm/rank_watch.cpp", "src/comm/store_server.cpp"]
+         "src/comm/failure_record.cpp", "src/comm/rank_watch.cpp", "src/comm/store_server.cpp"]
 JSON = ["src/hf/", "src/engine/", "src/cli/", "bench/", "nvme/device_profile.cpp"]
 
 # Third-party headers by how their path begins, and how the paths of the files that may include them begin.

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <functional>
+#include <future>
+#include <optional>
 #include <thread>
 
 #include "comm/endpoint.h"
@@ -104,6 +106,26 @@ TEST_F(Jobs, TheLaunchersStoreServesOneJobAfterTheOther) {
       job->watch()->leave();
     });
   }
+}
+
+TEST_F(Jobs, NotesAreThereOnceTheyArePublished) {
+  const std::uint16_t port = free_port();
+  std::promise<void> looked;
+  run_ranks(2, [&](std::size_t r) {
+    const auto job = Job::join(rank_of(r, 2, port));
+    if (r == 0) {
+      looked.get_future().wait();
+      job->publish("a", "text\nof two lines");
+    } else {
+      EXPECT_EQ(job->look_up("a"), std::nullopt);
+      looked.set_value();
+      std::optional<std::string> text;
+      while (!(text = job->look_up("a"))) std::this_thread::yield();
+      EXPECT_EQ(*text, "text\nof two lines");
+      EXPECT_EQ(job->look_up("b"), std::nullopt);
+    }
+    job->watch()->leave();
+  });
 }
 
 TEST_F(Jobs, AbortEndsTheCollectivesOfAllCommunicators) {

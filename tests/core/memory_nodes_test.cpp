@@ -80,6 +80,24 @@ TEST_F(MemoryNodesTest, DivideThreadsThatShareWorkAmongThem) {
   EXPECT_EQ(cpus_of_this_thread(), all) << "others stay as they are";
 }
 
+// As a rank is that shares the machine with others.
+TEST_F(MemoryNodesTest, KeepAThreadOnTheCpusThatItHas) {
+  const std::set<int> all = cpus_of_this_thread();
+  if (!all.contains(0) || !all.contains(1)) GTEST_SKIP() << "this test binds to CPUs 0 and 1";
+  pretend("numa:2 core:1 pu:1", "1");
+  const MemoryNodes nodes;
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::thread([&] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(1, &one);
+      ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+      nodes.bind_thread(i, 2);
+      EXPECT_EQ(cpus_of_this_thread(), (std::set<int>{1})) << i;
+    }).join();
+  }
+}
+
 TEST_F(MemoryNodesTest, BindNobodyWhereThereIsOne) {
   pretend("core:2 pu:1", "1");
   const std::set<int> all = cpus_of_this_thread();

@@ -35,6 +35,12 @@ TEST(RunOptions, RefuseAConfigTwiceOrWithoutItsFile) {
   EXPECT_THROW(read_run_options({"--config"}, {}), ConfigError);
 }
 
+TEST(RunOptions, CountTheRanksInTheGlobalBatch) {
+  const Arguments arguments{"--model", "m", "--per-device-train-batch-size", "2", "--global-batch-size", "6"};
+  EXPECT_EQ(read_run_options(arguments, {}, 3).config.global_batch_size, 6);
+  EXPECT_THROW(read_run_options(arguments, {}), ConfigError);
+}
+
 TEST(RunOptions, RefuseWhenARequiredKeyIsAbsent) {
   EXPECT_THROW(read_run_options({"--max-steps", "7"}, {"model_name_or_path"}), ConfigError);
 }

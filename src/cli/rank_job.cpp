@@ -1,0 +1,130 @@
+#include "cli/rank_job.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <thread>
+
+#include "cli/exit_code.h"
+#include "comm/job.h"
+#include "core/cpu_share.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "engine/job_communicator.h"
+
+namespace strata::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+// A rank that hears of a failure ends by itself once its collectives are aborted. One that is busy elsewhere, or waits
+// for a store whose machine is gone, is ended after so long.
+constexpr auto kUntilEnded = 3s;
+constexpr auto kPause = 100ms;  // between looks into the store
+constexpr auto kFirstWord = 10s, kNextWord = 60s;
+
+std::string names_of_others(std::size_t world) {
+  return world == 2 ? "rank 1 waits" : "ranks 1 to " + std::to_string(world - 1) + " wait";
+}
+
+}  // namespace
+
+RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig::Comm& settings) : info_(info) {
+  if (info.world == 1) return;
+  if (!leads()) log::set_level(log::Level::Warning);
+  comm::JobOptions options;
+  options.collective_timeout = std::chrono::milliseconds(std::llround(std::ceil(settings.timeout * 1000)));
+  options.interface = settings.interface;
+  job_ = comm::Job::join(info, options);
+  job_->watch()->on_lost([this](const std::string& reason) { on_lost(reason); });
+}
+
+RankJob::~RankJob() {
+  end();  // the watch's thread may wait for it
+  job_.reset();
+}
+
+// On the watch's thread.
+void RankJob::on_lost(const std::string& reason) {
+  std::unique_lock lock(mutex_);
+  lost_ = reason;
+  changed_.notify_all();
+  lock.unlock();
+  job_->abort(std::make_exception_ptr(CommError(reason)));
+  lock.lock();
+  if (changed_.wait_for(lock, kUntilEnded, [this] { return ended_; })) return;
+  std::cerr << "strata: error: " << reason << std::endl;
+  ::_exit(kDeviceFailed);
+}
+
+void RankJob::end() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void RankJob::throw_if_lost() {
+  const std::lock_guard lock(mutex_);
+  if (lost_) throw CommError(*lost_);
+}
+
+std::string RankJob::from_rank_zero(const std::string& what, const std::function<std::string()>& make) {
+  if (!job_) return make();
+  const std::string key = "from_rank_zero/" + std::to_string(asked_++);
+  if (leads()) {
+    std::string text = make();
+    throw_if_lost();
+    job_->publish(key, text);
+    return text;
+  }
+  const auto begin = steady_clock::now();
+  auto next_word = begin + kFirstWord;
+  for (;;) {
+    throw_if_lost();
+    if (std::optional<std::string> text = job_->look_up(key)) return *text;
+    if (rank() == 1 && steady_clock::now() >= next_word) {
+      const auto waited = std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - begin);
+      std::cerr << "strata: " << names_of_others(info_.world) << " for rank 0 to prepare " << what << " ("
+                << waited.count() << " s so far)" << std::endl;
+      next_word += kNextWord;
+    }
+    std::this_thread::sleep_for(kPause);  // there is no event: the store is another process
+  }
+}
+
+void RankJob::join(engine::EngineConfig& config) {
+  if (!job_) return;
+  config.comm = engine::make_job_communicator(*job_);
+  config.local_ranks = info_.local_world;
+  bind_process(cpu_share(*config.comm));
+}
+
+int RankJob::run(const std::function<int()>& body) {
+  const int code = guard(body);
+  if (job_) job_->watch()->leave();
+  return code;
+}
+
+int RankJob::guard(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const std::exception& failure) {
+    if (!job_ || told_) throw;
+    fail(failure);
+  }
+}
+
+void RankJob::fail(const std::exception& failure) {
+  told_ = true;
+  const int code = exit_code_of(std::current_exception());
+  const std::string first = job_->report_failure(failure, code);
+  job_->abort(std::make_exception_ptr(CommError(first)));
+  if (first.starts_with("rank " + std::to_string(rank()) + " failed first: ")) throw;
+  if (code != kDeviceFailed) log::error(failure.what());
+  throw CommError(first);
+}
+
+}  // namespace strata::cli

@@ -1,0 +1,66 @@
+// This process as one rank of a job, or alone.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "comm/rank_info.h"
+#include "engine/engine_config.h"
+#include "engine/run_config.h"
+
+namespace strata::comm {
+class Job;
+}
+
+namespace strata::cli {
+
+// Main thread only.
+class RankJob {
+ public:
+  // With more than one rank: meets the others. Rank 0 logs as ever, the others only warnings and errors.
+  // Throws: CommError.
+  RankJob(const comm::RankInfo& info, const engine::StrataConfig::Comm& settings);
+  ~RankJob();
+  RankJob(const RankJob&) = delete;
+  RankJob& operator=(const RankJob&) = delete;
+
+  // Whether this rank prints, and writes what is written once.
+  bool leads() const { return info_.rank == 0; }
+  std::size_t rank() const { return info_.rank; }
+
+  // What rank 0's `make` returns, on every rank. The others wait outside of any collective, so that no time-out is
+  // running, and rank 1 says now and then that they wait for `what`. Every rank calls this in the same order.
+  std::string from_rank_zero(const std::string& what, const std::function<std::string()>& make);
+
+  // Collective: gives the engine its communicator and this process its CPUs. Call it before the engine makes threads.
+  void join(engine::EngineConfig& config);
+
+  // Runs `body`, around everything. A failure is told to the other ranks, which then fail as well; where another rank
+  // failed first, the error is a CommError that says so.
+  int run(const std::function<int()>& body);
+  // Likewise, around what uses an engine that outlives it: the failure must be told, and collectives under way aborted,
+  // before the engine's destructor waits for them.
+  int guard(const std::function<int()>& body);
+
+ private:
+  [[noreturn]] void fail(const std::exception& failure);
+  void on_lost(const std::string& reason);
+  void throw_if_lost();
+  void end();
+
+  comm::RankInfo info_;
+  std::unique_ptr<comm::Job> job_;  // null: alone
+  std::size_t asked_ = 0;           // calls of from_rank_zero()
+  bool told_ = false;               // this rank's failure
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<std::string> lost_;  // guarded by mutex_: why the job has ended elsewhere
+  bool ended_ = false;               // guarded by mutex_: the body is over
+};
+
+}  // namespace strata::cli
