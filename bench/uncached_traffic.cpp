@@ -31,12 +31,13 @@ DriveTraffic uncached_traffic(const engine::Engine& engine) {
   const std::vector<zero::Visit> visits =
       zero::train_visits(compute, static_cast<std::size_t>(config.micro_batches), plan.accumulation);
   std::vector<std::int64_t> reads(compute.layouts().size(), reads_of_update(config));
-  for (const zero::Action& action : zero::plan_actions(visits, plan.ahead)) {
+  for (const zero::Action& action : zero::plan_actions(visits, plan.ahead, zero::UpdateTime::AfterBackward,
+                                                       zero::last_groups(compute, plan.held_layers))) {
     if (action.kind == zero::Action::Kind::Unshard) ++reads[action.index];
   }
   DriveTraffic traffic;
   const std::vector<engine::GroupSpecs> groups =
-      engine::shard_specs(compute.layouts(), plan.placement, config.param_type, plan.grad_type,
+      engine::shard_specs(compute.layouts(), plan.divisions, plan.placement, config.param_type, plan.grad_type,
                           state_specs(config.optimizer, config.param_type));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     traffic.read += static_cast<std::uint64_t>(reads[g]) * bytes_on_drive(groups[g].param);

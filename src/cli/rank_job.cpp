@@ -32,8 +32,10 @@ std::string names_of_others(std::size_t world) {
 
 }  // namespace
 
-RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig::Comm& settings) : info_(info) {
+RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig& strata) : info_(info) {
   if (info.world == 1) return;
+  const engine::StrataConfig::Comm& settings = strata.comm;
+  if (strata.ranks_per_node) ranks_per_node_ = static_cast<std::size_t>(*strata.ranks_per_node);
   if (!leads()) log::set_level(log::Level::Warning);
   comm::JobOptions options;
   options.collective_timeout = std::chrono::milliseconds(std::llround(std::ceil(settings.timeout * 1000)));
@@ -97,7 +99,7 @@ std::string RankJob::from_rank_zero(const std::string& what, const std::function
 
 void RankJob::join(engine::EngineConfig& config) {
   if (!job_) return;
-  config.comm = engine::make_job_communicator(*job_);
+  engine::connect_ranks(*job_, ranks_per_node_.value_or(info_.local_world), config);
   config.local_ranks = info_.local_world;
   bind_process(cpu_share(*config.comm));
 }

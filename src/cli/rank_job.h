@@ -23,7 +23,7 @@ class RankJob {
  public:
   // With more than one rank: meets the others. Rank 0 logs as ever, the others only warnings and errors.
   // Throws: CommError.
-  RankJob(const comm::RankInfo& info, const engine::StrataConfig::Comm& settings);
+  RankJob(const comm::RankInfo& info, const engine::StrataConfig& strata);
   ~RankJob();
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
@@ -36,7 +36,7 @@ class RankJob {
   // running, and rank 1 says now and then that they wait for `what`. Every rank calls this in the same order.
   std::string from_rank_zero(const std::string& what, const std::function<std::string()>& make);
 
-  // Collective: gives the engine its communicator and this process its CPUs. Call it before the engine makes threads.
+  // Collective: gives the engine its communicators and this process its CPUs. Call it before the engine makes threads.
   void join(engine::EngineConfig& config);
 
   // Runs `body`, around everything. A failure is told to the other ranks, which then fail as well; where another rank
@@ -53,9 +53,10 @@ class RankJob {
   void end();
 
   comm::RankInfo info_;
-  std::unique_ptr<comm::Job> job_;  // null: alone
-  std::size_t asked_ = 0;           // calls of from_rank_zero()
-  bool told_ = false;               // this rank's failure
+  std::optional<std::size_t> ranks_per_node_;  // as configured
+  std::unique_ptr<comm::Job> job_;             // null: alone
+  std::size_t asked_ = 0;                      // calls of from_rank_zero()
+  bool told_ = false;                          // this rank's failure
 
   std::mutex mutex_;
   std::condition_variable changed_;

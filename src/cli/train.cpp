@@ -194,7 +194,7 @@ int run_train(const Arguments& arguments) {
     return kDone;
   }
   if (ranks.value_or(1) > 1) return run_ranks("train", words, *ranks);
-  RankJob job(info, options.config.strata.comm);
+  RankJob job(info, options.config.strata);
   return job.run([&] { return prepare_and_train(options.config, job); });
 }
 

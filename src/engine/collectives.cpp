@@ -50,6 +50,7 @@ RankShape rank_shape(const EngineConfig& config) {
   require(!shape.within_node || (!links.two_hops && !links.node_partition),
           "strata.shard_within_node: true gathers inside a node anyway: leave strata.slow_links.two_hops and "
           "strata.slow_links.node_partition off");
+  require(links.weights != BlockCode::Int4, "strata.slow_links.weights takes none or int8; int4 is for gradients");
   require(
       !links.weights || config.zero_stage == 3,
       "strata.slow_links.weights: int8 needs strata.zero_stage: 3, where what is gathered is a copy of the weights");

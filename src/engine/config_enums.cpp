@@ -40,6 +40,8 @@ constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
 constexpr std::array kUpdateSites = {Named{"auto", UpdateSiteChoice::Auto}, Named{"host", UpdateSiteChoice::Host},
                                      Named{"device", UpdateSiteChoice::Device},
                                      Named{"streamed", UpdateSiteChoice::Streamed}};
+constexpr std::array kTravelCodes = {Named{"none", TravelCode::None}, Named{"int8", TravelCode::Int8},
+                                     Named{"int4", TravelCode::Int4}};
 constexpr std::array kBackends = {Named{"auto", IoBackendChoice::Auto}, Named{"uring", IoBackendChoice::Uring},
                                   Named{"threads", IoBackendChoice::Threads}};
 constexpr std::array kTierNames = {Named{"device", TierKind::Device}, Named{"host", TierKind::Host},
@@ -90,6 +92,9 @@ EnumTable<AccumulationChoice> table_of(AccumulationChoice) {
 }
 EnumTable<UpdateSiteChoice> table_of(UpdateSiteChoice) {
   return {kUpdateSites, ""};
+}
+EnumTable<TravelCode> table_of(TravelCode) {
+  return {kTravelCodes, ""};
 }
 EnumTable<IoBackendChoice> table_of(IoBackendChoice) {
   return {kBackends, " gds "};
@@ -156,6 +161,9 @@ void read_value(const YAML::Node& node, AccumulationChoice& out) {
 void read_value(const YAML::Node& node, UpdateSiteChoice& out) {
   out = enum_from<UpdateSiteChoice>(scalar_text(node));
 }
+void read_value(const YAML::Node& node, TravelCode& out) {
+  out = enum_from<TravelCode>(scalar_text(node));
+}
 
 void read_value(const YAML::Node& node, IoBackendChoice& out) {
   out = enum_from<IoBackendChoice>(scalar_text(node));
@@ -218,6 +226,9 @@ std::string write_value(AccumulationChoice value) {
 std::string write_value(UpdateSiteChoice value) {
   return enum_name(value);
 }
+std::string write_value(TravelCode value) {
+  return enum_name(value);
+}
 
 std::string write_value(IoBackendChoice value) {
   return enum_name(value);
@@ -276,6 +287,9 @@ std::string syntax_of(AccumulationChoice choice) {
 }
 
 std::string syntax_of(UpdateSiteChoice choice) {
+  return choices_of(choice);
+}
+std::string syntax_of(TravelCode choice) {
   return choices_of(choice);
 }
 

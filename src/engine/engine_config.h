@@ -114,6 +114,7 @@ struct EngineConfig {
   // node, and those in its place of every node. Null where nothing below needs them.
   std::shared_ptr<Communicator> node_comm;
   std::shared_ptr<Communicator> across_comm;
+  std::uint64_t communicator_bytes = 0;  // host memory that the communicators hold
   SlowLinks slow_links;
   // Hybrid sharding: the model is divided among the ranks of a node, and every node has all of it. Changes bits.
   bool shard_within_node = false;

@@ -188,6 +188,7 @@ class Engine::Impl {
   std::optional<SlotPool> grad_staging_;
   std::vector<Buffer> update_staging_;
   Buffer file_buffer_;
+  const Reservation communicators_;  // what EngineConfig's hold
   offload::HostTier host_tier_;
   offload::DeviceTier device_tier_;
   std::vector<nvme::DeviceProfile> profiles_;  // of the paths

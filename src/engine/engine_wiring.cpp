@@ -68,6 +68,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       comm_(collectives_.all()),
       pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
       file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
+      communicators_(host_budget_.reserve(config.communicator_bytes, MemoryTag::Staging)),
       host_tier_(host_budget_),
       device_tier_(device_),
       compute_(std::move(parts.compute)),

@@ -50,6 +50,11 @@ void split(const StrataConfig::Placement::Split& shares, std::optional<offload::
   if (shares.nvme > 0) host_share = shares.device > 0 ? shares.host / (shares.host + shares.nvme) : shares.host;
 }
 
+std::optional<BlockCode> code_of(TravelCode code) {
+  if (code == TravelCode::None) return std::nullopt;
+  return code == TravelCode::Int8 ? BlockCode::Int8 : BlockCode::Int4;
+}
+
 IoBackend backend_of(IoBackendChoice choice) {
   switch (choice) {
     case IoBackendChoice::Auto:
@@ -85,6 +90,9 @@ EngineConfig engine_config(const RunConfig& run) {
   config.delay_update = run.strata.delay_update;
   config.zero_stage = static_cast<int>(run.strata.zero_stage);
   config.persistence_threshold = static_cast<std::uint64_t>(run.strata.persistence_threshold);
+  config.shard_within_node = run.strata.shard_within_node;
+  config.slow_links = {code_of(run.strata.slow_links.weights), code_of(run.strata.slow_links.gradients),
+                       run.strata.slow_links.two_hops, run.strata.slow_links.node_partition};
   config.rank_independent_sums = run.strata.rank_independent_sums;
   config.adamw = {run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.weight_decay, run.max_grad_norm};
   config.optimizer = {run.optim, run.strata.optimizer_states.master, run.strata.optimizer_states.moments};

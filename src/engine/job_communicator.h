@@ -1,9 +1,9 @@
-// The communicator of a job as an engine takes it (EngineConfig::comm).
+// The communicators of a job as an engine takes them.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 
-#include "core/communicator.h"
+#include "engine/engine_config.h"
 
 namespace strata::comm {
 class Job;
@@ -11,8 +11,10 @@ class Job;
 
 namespace strata::engine {
 
-// Of all ranks of the job, with the arithmetic and the staging that its sums need. Every rank calls it once. The job
-// must outlive it. Throws: CommError.
-std::shared_ptr<Communicator> make_job_communicator(comm::Job& job);
+// Sets `config`'s communicators, with the arithmetic and the staging that their sums need, and how much memory they
+// hold. Those of nodes only where the configuration uses them: rank = node * ranks_per_node + place. Every rank calls
+// it once, with the same settings. The job must outlive them. Throws: CommError; ConfigError where the ranks are no
+// whole nodes.
+void connect_ranks(comm::Job& job, std::size_t ranks_per_node, EngineConfig& config);
 
 }  // namespace strata::engine

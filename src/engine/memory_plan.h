@@ -25,6 +25,7 @@ struct PlanRequest {
   std::vector<StateSpec> states;  // of the optimizer for that type; sgd in fp32 has none
   zero::Division division;
   RankShape shape;
+  std::uint64_t communicator_bytes = 0;  // of EngineConfig
   std::size_t micro_batches = 1;
   bool accumulate_in_fp32 = true;  // several micro-batches; false: in param_type
   bool early_updates = false;      // zero::UpdateTime::DuringBackward: gradients use few homes in turn

@@ -134,6 +134,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.division = {config.zero_stage, config.persistence_threshold, shard_rank(config),
                       config.rank_independent_sums};
   request.shape = parts.shape;
+  request.communicator_bytes = config.communicator_bytes;
   request.micro_batches = static_cast<std::size_t>(config.micro_batches);
   request.accumulate_in_fp32 = config.accumulate_in_fp32;
   request.activation_bytes = parts.activation_bytes;

@@ -335,6 +335,7 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   add_row(plan, "update staging", TierKind::Device, zero::kUpdateStagingSets * plan.updates.staging_bytes);
   add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);
   add_row(plan, "gradient staging", TierKind::Host, plan.grad_staging_slots * plan.slot_bytes);
+  add_row(plan, "communicators", TierKind::Host, request_.communicator_bytes);
   add_row(plan, "file buffer", TierKind::Host, kFileBufferBytes);
 }
 

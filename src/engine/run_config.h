@@ -38,6 +38,8 @@ enum class DeviceChoice : std::uint8_t { Auto, Host };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp16, Fp32 };
 enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
 enum class UpdateSiteChoice : std::uint8_t { Auto, Host, Device, Streamed };
+// How elements travel between ranks: as they are, or as blocks of integers.
+enum class TravelCode : std::uint8_t { None, Int8, Int4 };
 enum class IoBackendChoice : std::uint8_t { Auto, Uring, Threads };
 
 // No value = auto: measured, or chosen by the plan.
@@ -114,6 +116,15 @@ struct StrataConfig {
   std::int64_t adam_threads = 0;  // 0 = auto, as for the next two
   std::int64_t io_threads = 0;
   std::int64_t compute_threads = 0;
+  AutoCount ranks_per_node;        // auto = as many as run on this machine
+  bool shard_within_node = false;  // this and the next change bits, but for node_partition
+  struct SlowLinks {
+    TravelCode weights = TravelCode::None;
+    TravelCode gradients = TravelCode::None;
+    bool two_hops = false;
+    bool node_partition = false;
+    bool operator==(const SlowLinks&) const = default;
+  } slow_links;
   struct Comm {
     double timeout = 1800;  // seconds of a collective before the run ends
     std::string interface;  // of the network; empty = the one that leads to MASTER_ADDR

@@ -263,6 +263,18 @@ void add_strata(std::vector<Setting>& rows) {
         "Threads of the threads backend; 0 = auto.");
   s.add("strata.compute_threads", "", STRATA_FIELD(strata.compute_threads), kThreads,
         "Threads of the host's compute; 0 = auto; may change the last bits of fp32 numbers.");
+  s.add("strata.ranks_per_node", "", STRATA_FIELD(strata.ranks_per_node), kPositive,
+        "Ranks on each machine, for the next five; auto = as many as were started here.");
+  s.add("strata.shard_within_node", "", STRATA_FIELD(strata.shard_within_node), kAny,
+        "true = the ranks of a node divide the model among them, and every node has all of it (hybrid sharding).");
+  s.add("strata.slow_links.weights", "", STRATA_FIELD(strata.slow_links.weights), kAny,
+        "int8 = gathered weights travel in half the bytes; changes the numbers, as the next two do.");
+  s.add("strata.slow_links.gradients", "", STRATA_FIELD(strata.slow_links.gradients), kAny,
+        "int8, int4 = gradients travel in a half or a quarter of the bytes.");
+  s.add("strata.slow_links.two_hops", "", STRATA_FIELD(strata.slow_links.two_hops), kAny,
+        "true = collectives run inside each node and between nodes by themselves, so that the network carries less.");
+  s.add("strata.slow_links.node_partition", "", STRATA_FIELD(strata.slow_links.node_partition), kAny,
+        "true = each node keeps a copy of the weights, divided among its ranks, and backward gathers it there.");
   s.add(
       "strata.comm.timeout", "ddp_timeout", STRATA_FIELD(strata.comm.timeout), kPositive,
       "Seconds that a collective may take, the wait for the slowest rank included. A lost rank ends the run within "
