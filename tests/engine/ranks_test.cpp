@@ -1,8 +1,10 @@
 // Engines that are ranks of one run, as threads: stages, homes, volumes, refusals.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
-#include <mutex>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,26 +21,44 @@ namespace {
 
 using offload::TierKind;
 
-// Runs fn(engine, rank) on `world` ranks. Failures of any rank are in `errors`, by rank.
+using Comms = std::vector<std::shared_ptr<Communicator>>;
+
+Comms thread_ranks(std::size_t world, ShardMath& math) {
+  Comms comms;
+  for (auto& comm : comm::make_thread_ranks(world, math)) comms.push_back(std::move(comm));
+  return comms;
+}
+
+// Runs fn(engine, rank) on `world` ranks, in nodes of `per_node` where that is given. Failures of any rank are in
+// `errors`, by rank.
 struct Ranks {
   Ranks(const EngineConfig& config, std::size_t world, const std::function<void(Engine&, std::size_t)>& fn,
-        const std::function<void(EngineConfig&, std::size_t)>& adjust = {})
+        const std::function<void(EngineConfig&, std::size_t)>& adjust = {}, std::size_t per_node = 0)
       : errors(world) {
     const std::unique_ptr<Parallel> pool = make_thread_pool(1);
     cpu_adam::CpuShardMath math(*pool);
-    std::vector<std::unique_ptr<Communicator>> comms = comm::make_thread_ranks(world, math);
+    const Comms all = thread_ranks(world, math);
+    std::vector<Comms> nodes, places;
+    for (std::size_t n = 0; per_node > 0 && n < world / per_node; ++n) nodes.push_back(thread_ranks(per_node, math));
+    for (std::size_t l = 0; l < per_node; ++l) places.push_back(thread_ranks(world / per_node, math));
     std::vector<std::thread> threads;
     for (std::size_t r = 0; r < world; ++r) {
-      threads.emplace_back([&, r, mine = std::shared_ptr<Communicator>(std::move(comms[r]))] {
+      threads.emplace_back([&, r] {
         EngineConfig own = config;
-        own.comm = mine;
+        own.comm = all[r];
+        if (per_node > 0) {
+          own.node_comm = nodes[r / per_node][r % per_node];
+          own.across_comm = places[r % per_node][r / per_node];
+        }
         if (adjust) adjust(own, r);
         try {
           const std::unique_ptr<Engine> engine = Engine::create(own);
           fn(*engine, r);
         } catch (const std::exception& error) {
           errors[r] = error.what();
-          mine->abort(std::current_exception());
+          for (const auto& comm : {own.comm, own.node_comm, own.across_comm}) {
+            if (comm) comm->abort(std::current_exception());
+          }
         }
       });
     }
@@ -66,14 +86,15 @@ std::vector<StepSummary> train(Engine& engine, int steps) {
 }
 
 // Losses and norms of all steps; each rank must report the same.
-std::vector<double> curve(const EngineConfig& config, std::size_t world, int steps = 4) {
+std::vector<double> curve(const EngineConfig& config, std::size_t world, int steps = 4, std::size_t per_node = 0) {
   std::vector<std::vector<double>> curves(world);
-  const Ranks ranks(config, world, [&](Engine& engine, std::size_t rank) {
+  const auto run = [&](Engine& engine, std::size_t rank) {
     for (const StepSummary& summary : train(engine, steps)) {
       curves[rank].push_back(summary.loss);
       curves[rank].push_back(summary.grad_norm);
     }
-  });
+  };
+  const Ranks ranks(config, world, run, {}, per_node);
   ranks.expect_none();
   for (const std::vector<double>& other : curves) EXPECT_EQ(other, curves.front());
   return curves.front();
@@ -225,6 +246,143 @@ TEST_F(RanksTest, HeldLayersAreGatheredOnceAndChangeNoBit) {
         config, 2, [&](Engine& engine, std::size_t) { EXPECT_EQ(engine.memory_plan().held_layers, 4U) << "all fit"; });
     ranks.expect_none();
   }
+}
+
+// The model divided inside each of two nodes: all copies stay the same, in every stage and on every home.
+TEST_F(RanksTest, HybridShardingGivesTheSameBitsInEveryStageAndOnEveryNode) {
+  EngineConfig config = on(TierKind::Host);
+  const std::vector<double> flat = curve(config, 4);
+  config.shard_within_node = true;
+  const std::vector<double> reference = curve(config, 4, 4, 2);
+  for (std::size_t i = 0; i < flat.size(); ++i) EXPECT_NEAR(reference[i], flat[i], 2e-2 * flat[i]) << i;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const TierKind home : {TierKind::Device, TierKind::Nvme}) {
+      EngineConfig other = on(home);
+      other.shard_within_node = true;
+      other.zero_stage = stage;
+      if (stage < 3 && home == TierKind::Nvme) other.param_home = TierKind::Host;
+      EXPECT_EQ(curve(other, 4, 4, 2), reference) << "stage " << stage << " on " << name_of(home);
+    }
+  }
+  std::vector<std::vector<std::uint32_t>> bits(4);
+  const auto run = [&](Engine& engine, std::size_t rank) {
+    train(engine, 3);
+    bits[rank] = test::tiny_parameter_bits(engine);
+    engine.export_model(folder_.path() / "exported");
+  };
+  const Ranks ranks(config, 4, run, {}, 2);
+  ranks.expect_none();
+  for (const std::vector<std::uint32_t>& other : bits) EXPECT_EQ(other, bits.front());
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "exported" / "model.safetensors"));
+}
+
+// Of three nodes the rows are cut in three.
+TEST_F(RanksTest, HybridShardingWorksOnThreeNodes) {
+  EngineConfig config = on(TierKind::Host);
+  config.shard_within_node = true;
+  const std::vector<double> nodes = curve(config, 6, 3, 2);
+  config.shard_within_node = false;
+  const std::vector<double> flat = curve(config, 6, 3);
+  for (std::size_t i = 0; i < flat.size(); ++i) EXPECT_NEAR(nodes[i], flat[i], 2e-2 * flat[i]) << i;
+}
+
+struct LinkCase {
+  const char* name;
+  SlowLinks links;
+  bool within_node = false;
+  double tolerance = 0;  // of losses, relative
+};
+
+// Volumes by link, exactly; the secondary partition changes nothing else, the others little.
+TEST_F(RanksTest, SavingsOfSlowLinksSendWhatThePlanSays) {
+  const std::vector<LinkCase> cases{
+      {"plain", {}, false, 0},
+      {"node partition", {.node_partition = true}, false, 0},
+      {"int8 weights", {.weights = BlockCode::Int8}, false, 2e-2},
+      {"int8 gradients", {.gradients = BlockCode::Int8}, false, 2e-2},
+      {"int4 gradients", {.gradients = BlockCode::Int4}, false, 5e-2},
+      {"two hops", {.two_hops = true}, false, 2e-2},
+      {"all", {BlockCode::Int8, BlockCode::Int4, true, true}, false, 5e-2},
+      {"within nodes", {}, true, 2e-2},
+      {"within nodes, int8 gradients", {.gradients = BlockCode::Int8}, true, 2e-2},
+  };
+  for (const TierKind home : {TierKind::Host, TierKind::Device}) {
+    EngineConfig config = on(home);
+    config.held_layers = 0;
+    config.micro_batches = 2;
+    const std::vector<double> plain = curve(config, 4, 4, 2);
+    std::map<std::string, SentBytes> sent;
+    for (const LinkCase& c : cases) {
+      SCOPED_TRACE(c.name);
+      config.slow_links = c.links;
+      config.shard_within_node = c.within_node;
+      const std::vector<double> other = curve(config, 4, 4, 2);
+      for (std::size_t i = 0; i < plain.size(); i += 2) {
+        EXPECT_NEAR(other[i], plain[i], c.tolerance * plain[i]) << i;
+      }
+      const auto run = [&](Engine& engine, std::size_t rank) {
+        train(engine, 1);
+        engine.wait();
+        const SentBytes before = engine.sent();
+        train(engine, 2);
+        engine.wait();
+        const SentBytes after = engine.sent();
+        SentBytes planned = engine.memory_plan().sent_per_step;
+        planned += planned;
+        EXPECT_EQ(after.all - before.all, planned.all);
+        EXPECT_EQ(after.node - before.node, planned.node);
+        EXPECT_EQ(after.across - before.across, planned.across);
+        EXPECT_EQ(engine.peak_bytes()[1], engine.memory_plan().need[1]);
+        EXPECT_LE(engine.peak_bytes()[0], engine.memory_plan().need[0]);
+        if (rank == 0) sent[c.name] = engine.memory_plan().sent_per_step;
+      };
+      const Ranks ranks(config, 4, run, {}, 2);
+      ranks.expect_none();
+    }
+    // Half of what a hop to another node takes, and 1/64 for the scales.
+    EXPECT_LT(sent["all"].across, sent["two hops"].across / 2);
+    EXPECT_LT(sent["node partition"].all, sent["plain"].all);
+    EXPECT_EQ(sent["node partition"].all + sent["node partition"].node * 3 / 2, sent["plain"].all)
+        << "a gather among four sends three quarters, inside a node of two a half";
+    EXPECT_LT(sent["int4 gradients"].all, sent["int8 gradients"].all);
+  }
+}
+
+TEST_F(RanksTest, WhatDoesNotGoTogetherIsRefused) {
+  const auto refused = [&](const std::function<void(EngineConfig&)>& change, std::size_t per_node) {
+    EngineConfig config = on(TierKind::Host);
+    change(config);
+    const Ranks ranks(
+        config, 4, [](Engine&, std::size_t) { ADD_FAILURE() << "must be refused"; }, {}, per_node);
+    return ranks.errors.front();
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refused([](EngineConfig& c) { c.slow_links.two_hops = true; }, 0), HasSubstr("strata.ranks_per_node"));
+  EXPECT_THAT(refused([](EngineConfig& c) { c.shard_within_node = true; }, 1), HasSubstr("strata.ranks_per_node"));
+  EXPECT_THAT(refused([](EngineConfig& c) { c.shard_within_node = c.slow_links.two_hops = true; }, 2),
+              HasSubstr("gathers inside a node anyway"));
+  EXPECT_THAT(refused([](EngineConfig& c) { c.slow_links.weights = BlockCode::Int4; }, 0), HasSubstr("int8"));
+  EXPECT_THAT(refused(
+                  [](EngineConfig& c) {
+                    c.slow_links.weights = BlockCode::Int8;
+                    c.zero_stage = 2;
+                  },
+                  0),
+              HasSubstr("strata.zero_stage: 3"));
+  EXPECT_THAT(refused(
+                  [](EngineConfig& c) {
+                    c.slow_links.node_partition = true;
+                    c.zero_stage = 1;
+                  },
+                  2),
+              HasSubstr("strata.zero_stage: 3"));
+  EXPECT_THAT(refused(
+                  [](EngineConfig& c) {
+                    c.rank_independent_sums = true;
+                    c.slow_links.gradients = BlockCode::Int8;
+                  },
+                  0),
+              HasSubstr("rank_independent_sums"));
 }
 
 TEST_F(RanksTest, RefuseParametersOnNvmeBelowStageThree) {
