@@ -26,12 +26,17 @@ Json to_json(const engine::StepSeconds& seconds) {
                  {"stall", seconds.stall}};
   if (seconds.stall_nvme) object["stall_nvme"] = *seconds.stall_nvme;
   if (seconds.stall_link) object["stall_link"] = *seconds.stall_link;
+  if (seconds.stall_comm) object["stall_comm"] = *seconds.stall_comm;
   if (seconds.nvme_busy) object["nvme_busy"] = *seconds.nvme_busy;
+  if (seconds.comm) object["comm"] = *seconds.comm;
   return object;
 }
 
 Json to_json(const engine::StepTraffic& bytes) {
-  return {{"nvme_read", bytes.nvme_read}, {"nvme_written", bytes.nvme_written}, {"h2d", bytes.h2d}, {"d2h", bytes.d2h}};
+  Json object = {
+      {"nvme_read", bytes.nvme_read}, {"nvme_written", bytes.nvme_written}, {"h2d", bytes.h2d}, {"d2h", bytes.d2h}};
+  if (bytes.comm_sent) object["comm_sent"] = *bytes.comm_sent;
+  return object;
 }
 
 }  // namespace

@@ -9,14 +9,13 @@
 namespace strata::cli {
 namespace {
 
-constexpr std::string_view kOption = "--nproc";
-constexpr std::size_t kMostRanks = 1024;
+constexpr std::size_t kMostRanks = 65536;
 
-std::size_t ranks_from(std::string_view text) {
+std::size_t ranks_from(const std::string& option, std::string_view text) {
   std::size_t ranks = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
   if (error != std::errc() || end != text.data() + text.size() || ranks < 1 || ranks > kMostRanks) {
-    throw ConfigError("--nproc takes a number of ranks from 1 to " + std::to_string(kMostRanks) + ", got \"" +
+    throw ConfigError(option + " takes a number of ranks from 1 to " + std::to_string(kMostRanks) + ", got \"" +
                       std::string(text) + "\"");
   }
   return ranks;
@@ -36,24 +35,29 @@ void refuse_inside_a_job(const Environment& environment) {
 
 }  // namespace
 
-std::optional<std::size_t> take_nproc(Arguments& arguments, const Environment& environment) {
+std::optional<std::size_t> take_ranks(Arguments& arguments, const std::string& option) {
   std::optional<std::size_t> ranks;
   for (auto word = arguments.begin(); word != arguments.end();) {
     std::string value;
     auto after = word + 1;
-    if (*word == kOption) {
-      if (after == arguments.end()) throw ConfigError("--nproc needs a number of ranks");
+    if (*word == option) {
+      if (after == arguments.end()) throw ConfigError(option + " needs a number of ranks");
       value = *after++;
-    } else if (word->starts_with("--nproc=")) {
-      value = word->substr(kOption.size() + 1);
+    } else if (word->starts_with(option + "=")) {
+      value = word->substr(option.size() + 1);
     } else {
       ++word;
       continue;
     }
-    if (ranks) throw ConfigError("--nproc was given twice");
-    ranks = ranks_from(value);
+    if (ranks) throw ConfigError(option + " was given twice");
+    ranks = ranks_from(option, value);
     word = arguments.erase(word, after);
   }
+  return ranks;
+}
+
+std::optional<std::size_t> take_nproc(Arguments& arguments, const Environment& environment) {
+  const std::optional<std::size_t> ranks = take_ranks(arguments, "--nproc");
   if (ranks) refuse_inside_a_job(environment);
   return ranks;
 }

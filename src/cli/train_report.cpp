@@ -28,6 +28,7 @@ void Moved::add(const engine::StepReport& report) {
   bytes.nvme_written += report.bytes.nvme_written;
   bytes.h2d += report.bytes.h2d;
   bytes.d2h += report.bytes.d2h;
+  if (report.bytes.comm_sent) bytes.comm_sent = bytes.comm_sent.value_or(0) + *report.bytes.comm_sent;
 }
 
 std::string decay_text(double decay, const std::vector<zero::GroupDecl>& groups) {
@@ -61,11 +62,13 @@ std::string summary_table(engine::Engine& engine, const Moved& moved) {
     out << "  " << std::left << std::setw(16) << what << std::right << std::setw(12) << format_bytes(bytes)
         << "   a step " << format_bytes(bytes / steps) << "\n";
   };
-  out << "moved in " << moved.steps << " steps (" << std::fixed << std::setprecision(1) << moved.seconds << " s):\n";
+  out << (moved.bytes.comm_sent ? "moved by this rank in " : "moved in ") << moved.steps << " steps (" << std::fixed
+      << std::setprecision(1) << moved.seconds << " s):\n";
   line("NVMe read", moved.bytes.nvme_read);
   line("NVMe written", moved.bytes.nvme_written);
   line("host to device", moved.bytes.h2d);
   line("device to host", moved.bytes.d2h);
+  if (moved.bytes.comm_sent) line("to other ranks", *moved.bytes.comm_sent);
   for (const DriveStats& drive : engine.drives()) out << drive_line(drive);
   return out.str();
 }

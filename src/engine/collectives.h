@@ -35,6 +35,7 @@ struct SentBytes {
   std::uint64_t node = 0;
   std::uint64_t across = 0;
   SentBytes& operator+=(const SentBytes& more);
+  SentBytes operator-(const SentBytes& less) const { return {all - less.all, node - less.node, across - less.across}; }
   bool operator==(const SentBytes&) const = default;
   std::uint64_t total() const { return all + node + across; }
 };

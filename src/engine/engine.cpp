@@ -4,6 +4,7 @@
 #include <array>
 #include <sstream>
 
+#include "comm/planned_ranks.h"
 #include "core/error.h"
 #include "engine/agreement.h"
 #include "engine/engine_impl.h"
@@ -76,9 +77,18 @@ std::unique_ptr<Engine> Engine::create(const EngineConfig& config) {
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-MemoryPlan Engine::plan(const EngineConfig& config) {
+MemoryPlan Engine::plan(const EngineConfig& run, std::size_t ranks, std::size_t per_node) {
+  EngineConfig config = run;
+  if (ranks > 0) {
+    if (per_node == 0 || ranks % per_node != 0) {
+      throw ConfigError(std::to_string(ranks) + " ranks are no whole number of nodes of " + std::to_string(per_node));
+    }
+    config.comm = std::make_shared<comm::PlannedRanks>(ranks);
+    config.node_comm = std::make_shared<comm::PlannedRanks>(per_node);
+    config.across_comm = std::make_shared<comm::PlannedRanks>(ranks / per_node);
+  }
   const ModelParts parts = make_model_parts(config);
-  return make_plan(plan_request(config, parts, resolve_budgets(config)));
+  return make_plan(plan_request(config, parts, resolve_budgets(config, ranks > 0 ? Machine::Other : Machine::This)));
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -12,6 +12,7 @@
 
 #include "core/blob_store.h"
 #include "data/sampler.h"
+#include "engine/collectives.h"
 #include "engine/engine_config.h"
 #include "engine/memory_plan.h"
 #include "hf/model_config.h"
@@ -42,6 +43,9 @@ struct StepSummary {
   std::uint64_t nvme_written = 0;
   std::uint64_t to_device = 0;
   std::uint64_t to_host = 0;
+  SentBytes sent;                 // to other ranks
+  double comm_seconds = 0;        // a collective was running
+  double stall_comm_seconds = 0;  // of the stall, at most what collectives took
 };
 
 struct EvalSummary {
@@ -63,8 +67,9 @@ class Engine {
   // Plans, allocates and reads the weights. Throws: DataError, ConfigError, OutOfBudget (before anything large exists),
   // IoError.
   static std::unique_ptr<Engine> create(const EngineConfig& config);
-  // The plan alone: reads config.json, no weights.
-  static MemoryPlan plan(const EngineConfig& config);
+  // The plan alone: reads config.json, no weights. With `ranks`, that of one of so many, `per_node` of them on each
+  // machine, instead of the communicators of `config`.
+  static MemoryPlan plan(const EngineConfig& config, std::size_t ranks = 0, std::size_t per_node = 1);
   ~Engine();
 
   // Forward, backward and update of one global batch. Throws: DataError when a gradient is not finite and updates have

@@ -109,6 +109,8 @@ class Engine::Impl {
     std::uint64_t to_device = 0;
     std::uint64_t to_host = 0;
     double waited = 0;
+    SentBytes sent;
+    double comm_seconds = 0;
   };
   Meters meters() const;
   // Plans the pages of a training step for the computing of a measured one (all zero: not known, taken as bound by the

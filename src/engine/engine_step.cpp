@@ -39,7 +39,13 @@ void Engine::Impl::settle() {
 }
 
 Engine::Impl::Meters Engine::Impl::meters() const {
-  return {nvme_stats(), device_tier_.stats(), counters_.to_device, counters_.to_host, store_->stats().stall_seconds};
+  return {nvme_stats(),
+          device_tier_.stats(),
+          counters_.to_device,
+          counters_.to_host,
+          store_->stats().stall_seconds,
+          collectives_.sent(),
+          collectives_.busy_seconds()};
 }
 
 StepContext Engine::Impl::step_context(double learning_rate, float grad_scale) const {
@@ -155,6 +161,9 @@ void Engine::Impl::add_traffic(StepSummary& summary) {
   summary.nvme_written = now.nvme.bytes_written - reported_.nvme.bytes_written;
   summary.to_device = now.to_device - reported_.to_device + now.device.bytes_written - reported_.device.bytes_written;
   summary.to_host = now.to_host - reported_.to_host + now.device.bytes_read - reported_.device.bytes_read;
+  summary.sent = now.sent - reported_.sent;
+  summary.comm_seconds = now.comm_seconds - reported_.comm_seconds;
+  summary.stall_comm_seconds = std::min(summary.stall_seconds, summary.comm_seconds);
   summary.stall_nvme_seconds = std::min(summary.stall_seconds, now.waited - reported_.waited);
   add_ideal(summary, reported_.nvme, now.nvme);
   reported_ = now;

@@ -82,6 +82,10 @@ struct MemoryPlan {
   std::uint64_t nvme_read_per_step = 0;
   std::uint64_t nvme_written_per_step = 0;
   std::uint64_t link_per_step = 0;
+  // Of parameters, gradients and optimizer states: what this rank keeps, and what one rank alone would.
+  std::uint64_t states_bytes = 0;
+  std::uint64_t whole_states_bytes = 0;
+  double padding = 0;       // share of states_bytes that belongs to no parameter
   SentBytes sent_per_step;  // to other ranks, by this one; exact
 };
 

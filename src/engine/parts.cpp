@@ -78,13 +78,13 @@ std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config) {
   return models::make_decoder(config, models::DecoderOptions{})->groups();
 }
 
-PerTier resolve_budgets(const EngineConfig& config) {
+PerTier resolve_budgets(const EngineConfig& config, Machine machine) {
   // Ranks on this machine share its memory and its drives alike.
   const std::uint64_t ranks = std::max<std::size_t>(config.local_ranks, 1);
   const std::uint64_t available = available_ram_bytes() / ranks;
   const std::uint64_t usable = available > 2 * kProcessBase ? (available - kProcessBase) / 10 * 9 : 0;
   const std::uint64_t asked = config.device_budget.value_or(0) + config.host_budget.value_or(0);
-  if (asked > available) {
+  if (asked > available && machine == Machine::This) {
     throw OutOfBudget("strata.budgets ask for " + format_bytes(asked) +
                           " of RAM (the host device and the host tier share it), but only " + format_bytes(available) +
                           (ranks > 1 ? " are available to each of the " + std::to_string(ranks) + " ranks here"
@@ -99,7 +99,7 @@ PerTier resolve_budgets(const EngineConfig& config) {
   budgets[1] = config.host_budget.value_or(both_open ? left / 2 : left);
   if (config.nvme_paths.empty()) return budgets;
   const std::uint64_t free = free_on_drives(config) / ranks;
-  if (config.nvme_budget.value_or(0) > free) {
+  if (config.nvme_budget.value_or(0) > free && machine == Machine::This) {
     throw OutOfBudget("strata.budgets.nvme asks for " + format_bytes(*config.nvme_budget) + ", but only " +
                           format_bytes(free) + (ranks > 1 ? " may be used by each rank in " : " may be used in ") +
                           config.nvme_paths.front().string() +

@@ -31,8 +31,10 @@ ModelParts make_model_parts(const EngineConfig& config);
 std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config);
 
 // The budgets asked for; what was left open is measured: RAM that is available, less a margin for the process itself,
-// and free disk. Throws: ConfigError; OutOfBudget when the budgets asked for exceed the machine.
-PerTier resolve_budgets(const EngineConfig& config);
+// and free disk. Throws: ConfigError; OutOfBudget when the budgets asked for exceed this machine, unless the run is
+// planned for others.
+enum class Machine : std::uint8_t { This, Other };
+PerTier resolve_budgets(const EngineConfig& config, Machine machine = Machine::This);
 
 // When a run updates its groups.
 zero::UpdateTime update_time(const EngineConfig& config);

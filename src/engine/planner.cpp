@@ -33,6 +33,17 @@ PerTier in_mib(const PerTier& bytes) {
 }
 
 Planner::Planner(const PlanRequest& request) : request_(request), training_(request.training) {
+  std::uint64_t flat = 0, of_params = 0;
+  for (const zero::FlatLayout& layout : request.compute->layouts()) {
+    const std::uint64_t numel = layout.param_numel();
+    flat += layout.numel();
+    of_params += numel;
+    whole_states_ += numel * bytes_of(request.param_type);
+    if (!training_) continue;
+    whole_states_ += numel * bytes_of(grad_type());
+    for (const StateSpec& state : request.states) whole_states_ += state.values_for(numel) * bytes_of(state.dtype);
+  }
+  padding_ = 1 - static_cast<double>(of_params) / static_cast<double>(flat);
   for (const zero::GroupDivision& group : zero::divide(request.compute->layouts(), request.division)) {
     group_bytes_.push_back(group.numel * bytes_of(request.param_type));
     const std::uint64_t numel = group.updated.numel;
@@ -325,6 +336,10 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   }
   add_class(plan, "optimizer states", plan.placement.optimizer, totals_.optimizer - resident.bytes, shares.optimizer,
             resident.on_device);
+  plan.states_bytes = 0;
+  for (const PlanRow& row : plan.rows) plan.states_bytes += row.bytes[0] + row.bytes[1] + row.bytes[2];
+  plan.whole_states_bytes = whole_states_;
+  plan.padding = padding_;
   add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
   add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
   add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));

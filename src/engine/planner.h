@@ -134,6 +134,8 @@ class Planner {
   std::uint64_t whole_params_ = 0;          // bytes of those that are whole on every rank
   std::uint64_t node_params_ = 0;           // of those divided a second time inside the node, this rank's part
   ClassTotals totals_;
+  double padding_ = 0;                 // share of the flat layouts
+  std::uint64_t whole_states_ = 0;     // what one rank alone would hold of them, without padding
   std::uint64_t asked_on_device_ = 0;  // of states, in whole groups
   HostShares split_;
   std::vector<StepOrder> orders_;  // that the plan may choose from

@@ -23,7 +23,9 @@ struct StepSeconds {
   // Its causes, where they were told apart: compute waited for a drive, or for a copy between host and device.
   std::optional<double> stall_nvme = {};
   std::optional<double> stall_link = {};
-  std::optional<double> nvme_busy = {};  // the busiest drive had a request in flight
+  std::optional<double> stall_comm = {};  // or for a collective; with several ranks, as the next but one
+  std::optional<double> nvme_busy = {};   // the busiest drive had a request in flight
+  std::optional<double> comm = {};        // a collective was running
 };
 
 struct StepTraffic {
@@ -31,6 +33,7 @@ struct StepTraffic {
   std::uint64_t nvme_written = 0;
   std::uint64_t h2d = 0;
   std::uint64_t d2h = 0;
+  std::optional<std::uint64_t> comm_sent = {};  // to other ranks, where there are any
 };
 
 struct StepReport {

@@ -110,10 +110,15 @@ StepReport Trainer::report(const StepSummary& summary, double learning_rate, std
     report.seconds.stall_nvme = summary.stall_nvme_seconds;
     report.seconds.nvme_busy = summary.nvme_busy_seconds;
   }
+  if (engine_.communicator().world() > 1) {
+    report.seconds.comm = summary.comm_seconds;
+    report.seconds.stall_comm = summary.stall_comm_seconds;
+  }
   report.ideal_seconds = summary.ideal_seconds;
   report.binding_link = summary.binding_link;
   report.nvme_written_total = engine_.nvme_written();
-  report.bytes = {summary.nvme_read, summary.nvme_written, summary.to_device, summary.to_host};
+  report.bytes = {summary.nvme_read, summary.nvme_written, summary.to_device, summary.to_host, {}};
+  if (engine_.communicator().world() > 1) report.bytes.comm_sent = summary.sent.total();
   const PerTier peak = engine_.peak_bytes();
   report.peak_bytes = {peak[0], peak[1], peak[2]};
   const PerTier& budgets = engine_.memory_plan().budgets;

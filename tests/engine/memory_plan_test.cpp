@@ -56,7 +56,14 @@ constexpr zero::UpdateCosts kSharedCores{.host_update = 2e-9,
                                          .to_host = 5e-11,
                                          .cores = zero::UpdateCosts::Cores::Shared};
 
-// Budgets from far too small to ample; a third of them without a drive.
+// The same model for two and for three ranks, whose rows are padded to the norm's blocks.
+const SizesOnly& model_of(std::size_t world) {
+  static const SizesOnly two(4, 3 << 20, 2 << 20, SizesOnly::Head::Tied, 2);
+  static const SizesOnly three(4, 3 << 20, 2 << 20, SizesOnly::Head::Own, 3);
+  return world == 1 ? model() : world == 2 ? two : three;
+}
+
+// Budgets from far too small to ample; a third of them without a drive. One rank to three, in every stage.
 PlanRequest random_request(std::mt19937_64& random) {
   const auto some = [&](std::uint64_t below) { return random() % below; };
   PlanRequest request = training_request({some(400_MiB), some(400_MiB), some(3) == 0 ? 0 : 1_MiB + some(400_MiB)});
@@ -67,6 +74,12 @@ PlanRequest random_request(std::mt19937_64& random) {
   request.update_site = static_cast<UpdateSite>(some(4));
   if (some(4) == 0) request.optimizer_device_share = static_cast<double>(some(100)) / 100;
   if (some(2) == 0) request.update_costs = kDeviceCosts;
+  request.shape.ranks = request.shape.nodes = 1 + some(3);
+  request.compute = &model_of(request.shape.ranks);
+  request.division.stage = static_cast<int>(some(4));
+  request.division.rank = some(request.shape.ranks);
+  if (some(4) == 0) request.division.whole_below = some(4 << 20);
+  if (some(4) == 0) request.accumulation = zero::Accumulation::Vertical;
   return request;
 }
 
@@ -161,6 +174,7 @@ TEST(MemoryPlan, LeavesNoFeasiblePlacementThatMovesLess) {
         for (const TierKind optimizer : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
           const bool nvme_asked = param == TierKind::Nvme || optimizer == TierKind::Nvme;
           if (nvme_asked && request.budgets[2] == 0) continue;
+          if (param == TierKind::Nvme && request.shape.ranks > 1 && request.division.stage < 3) continue;
           request.param = param;
           request.grad = grad;
           request.optimizer = optimizer;
@@ -390,6 +404,61 @@ TEST(MemoryPlanUpdates, AShareOnTheDeviceIsWholeGroupsInTheirOrder) {
     EXPECT_NEAR(plan.updates.device_share, mib / 192.0, 1e-9);
     EXPECT_EQ(plan.updates.streamed_share, 0);
   }
+}
+
+// F flat elements: 16 bytes each are 2 of parameters, g of gradients, 12 of states. Where all of a rank's contributions
+// are one, stage 1 keeps no more of the gradients than stage 2.
+TEST(MemoryPlanRanks, KeepTheBytesOfTheFormulas) {
+  for (const std::size_t world : {1, 2, 3, 4, 64}) {
+    const SizesOnly sizes(4, 3 << 20, 2 << 20, SizesOnly::Head::Own, world);
+    double flat = 0, params = 0;
+    for (const zero::FlatLayout& layout : sizes.layouts()) {
+      flat += static_cast<double>(layout.numel());
+      params += static_cast<double>(layout.param_numel());
+    }
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const std::size_t micro_batches : {1, 3}) {
+        for (const auto accumulation : {zero::Accumulation::Horizontal, zero::Accumulation::Vertical}) {
+          PlanRequest request = accumulating_request(sizes, micro_batches);
+          request.budgets = {4_GiB, 4_GiB, 0};
+          request.shape.ranks = request.shape.nodes = world;
+          request.division.stage = stage;
+          request.accumulation = accumulation;
+          const MemoryPlan plan = make_plan(request);
+          const double n = static_cast<double>(world);
+          const double g = micro_batches > 1 ? 4 : 2;
+          const bool one_sum = micro_batches == 1 || accumulation == zero::Accumulation::Vertical;
+          const double param = stage == 3 ? 2 / n : 2;
+          const double grad = stage >= 2 || (stage == 1 && one_sum) ? g / n : g;
+          const double states = stage == 0 ? 12 : 12 / n;
+          EXPECT_DOUBLE_EQ(static_cast<double>(plan.states_bytes), flat * (param + grad + states))
+              << "stage " << stage << ", " << world << " ranks, " << micro_batches << " micro-batches";
+          EXPECT_DOUBLE_EQ(static_cast<double>(plan.whole_states_bytes), params * (14 + g));
+          EXPECT_DOUBLE_EQ(plan.padding, 1 - params / flat);
+        }
+      }
+    }
+  }
+}
+
+// The published shares of 7 B on 64 ranks: 4 + 12/64, 2 + 14/64 and 16/64 of 16.
+TEST(MemoryPlanRanks, ReproduceThePublishedSharesOn64Ranks) {
+  const SizesOnly sizes(32, 202'383'360, 131'072'000, SizesOnly::Head::Own, 64);
+  const auto percent = [&](int stage) {
+    PlanRequest request = accumulating_request(sizes, 2);
+    request.accumulate_in_fp32 = false;
+    request.accumulation = zero::Accumulation::Horizontal;
+    request.budgets = {64_GiB, 256_GiB, 0};
+    request.shape.ranks = request.shape.nodes = 64;
+    request.division.stage = stage;
+    const MemoryPlan plan = make_plan(request);
+    return 100 * static_cast<double>(plan.states_bytes) * (1 - plan.padding) /
+           static_cast<double>(plan.whole_states_bytes);
+  };
+  EXPECT_NEAR(percent(0), 100, 0.05);
+  EXPECT_NEAR(percent(1), 26.2, 0.05);
+  EXPECT_NEAR(percent(2), 13.9, 0.05);
+  EXPECT_NEAR(percent(3), 1.6, 0.05);
 }
 
 TEST(MemoryPlan, RefusesADriveThatIsNotThere) {
