@@ -216,7 +216,8 @@ void Engine::Impl::wire() {
   pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
                                                         update_thread_, busy_, zero::update_lane(update_time()));
   const std::vector<bool> held = zero::last_groups(*compute_, plan.held_layers);
-  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_, held);
+  runner_ = std::make_unique<zero::LayerRunner>(*compute_, groups_, *reducer_, streams(), plan.ahead, busy_, held,
+                                                zero::reduce_order(collectives_.shards().world()));
   if (config.training) {
     train_visits_ = train;
     plan_pages({});
@@ -238,7 +239,8 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
   seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
   const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(
       *store_, shards_, train_visits_,
-      zero::plan_actions(train_visits_, plan.ahead, update_time(), zero::last_groups(*compute_, plan.held_layers)),
+      zero::plan_actions(train_visits_, plan.ahead, update_time(), zero::last_groups(*compute_, plan.held_layers),
+                         zero::reduce_order(collectives_.shards().world())),
       &updates_, seconds, update_time());
   const BlobStoreStats stats = nvme_stats();
   const DriveRates rates = stats.drives.empty() ? DriveRates{} : rates_of_drive(0, stats.drives.front());

@@ -5,14 +5,15 @@
 namespace strata::zero {
 
 LayerRunner::LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-                         GatherAhead ahead, BusyTimes& times, std::vector<bool> held)
+                         GatherAhead ahead, BusyTimes& times, std::vector<bool> held, ReduceOrder order)
     : compute_(compute),
       groups_(groups),
       reducer_(reducer),
       streams_(streams),
       ahead_(ahead),
       times_(times),
-      held_(std::move(held)) {}
+      held_(std::move(held)),
+      order_(order) {}
 
 LossSum LayerRunner::train(const std::vector<Visit>& visits, std::span<const BatchView> micro_batches,
                            const StartUpdate& start_update) {
@@ -50,7 +51,8 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
   for (const Visit& visit : visits) ++left.at(visit.micro_batch);
   std::vector<bool> open(batches.size(), false);
   const UpdateTime time = start_update ? UpdateTime::DuringBackward : UpdateTime::AfterBackward;
-  for (const Action& action : plan_actions(visits, ahead_, time, pass == Pass::Train ? held_ : std::vector<bool>{})) {
+  for (const Action& action :
+       plan_actions(visits, ahead_, time, pass == Pass::Train ? held_ : std::vector<bool>{}, order_)) {
     switch (action.kind) {
       case Action::Kind::Unshard:
         groups_[action.index].unshard();
@@ -60,6 +62,9 @@ void LayerRunner::queue(const std::vector<Visit>& visits, std::span<const BatchV
         break;
       case Action::Kind::Reshard:
         groups_[action.index].reshard();
+        break;
+      case Action::Kind::Reduce:
+        reduce(visits[action.index]);
         break;
       case Action::Kind::Update: {
         const Event updated = start_update(action.index, reducer_.complete(action.index));
@@ -109,17 +114,20 @@ void LayerRunner::run_visit(const Visit& visit) {
     });
     return;
   }
-  std::vector<DeviceSlots::Lease> leases;
+  leases_.clear();
   std::vector<std::byte*> grads;
   for (const std::size_t group : visit.grad_groups) {
-    leases.push_back(reducer_.acquire(group));
-    grads.push_back(leases.back().data);
+    leases_.push_back(reducer_.acquire(group));
+    grads.push_back(leases_.back().data);
   }
   streams_.compute.launch([this, micro_batch, layer, grads] {
     const Stopwatch watch(times_, Work::Backward, layer);
     compute_.backward(micro_batch, layer, grads);
   });
-  for (std::size_t i = 0; i < leases.size(); ++i) reducer_.reduce(visit.grad_groups[i], leases[i]);
+}
+
+void LayerRunner::reduce(const Visit& visit) {
+  for (std::size_t i = 0; i < leases_.size(); ++i) reducer_.reduce(visit.grad_groups[i], leases_[i]);
 }
 
 }  // namespace strata::zero

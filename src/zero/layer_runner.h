@@ -17,7 +17,8 @@ namespace strata::zero {
 class LayerRunner {
  public:
   LayerRunner(LayerCompute& compute, std::vector<ParamGroup>& groups, GradReducer& reducer, Streams streams,
-              GatherAhead ahead, BusyTimes& times, std::vector<bool> held = {});
+              GatherAhead ahead, BusyTimes& times, std::vector<bool> held = {},
+              ReduceOrder order = ReduceOrder::BeforeGathers);
 
   // Starts the update of a group whose gradient is complete with the event; the result completes with the update.
   using StartUpdate = std::function<Event(std::size_t group, const Event& gradient)>;
@@ -38,6 +39,7 @@ class LayerRunner {
   void queue(const std::vector<Visit>& visits, std::span<const BatchView> batches, Pass pass,
              const StartUpdate& start_update);
   void run_visit(const Visit& visit);
+  void reduce(const Visit& visit);
   void begin(std::size_t micro_batch, const BatchView& batch, Pass pass);
   void end(std::size_t micro_batch, Pass pass);
 
@@ -48,8 +50,10 @@ class LayerRunner {
   GatherAhead ahead_;
   BusyTimes& times_;
   const std::vector<bool> held_;
-  LossSum total_loss_;         // written on the compute stream, read after it was waited for
-  std::vector<float> logits_;  // likewise
+  const ReduceOrder order_;
+  std::vector<DeviceSlots::Lease> leases_;  // of the gradients of the visit that ran last
+  LossSum total_loss_;                      // written on the compute stream, read after it was waited for
+  std::vector<float> logits_;               // likewise
 };
 
 }  // namespace strata::zero

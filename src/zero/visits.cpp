@@ -86,7 +86,7 @@ std::vector<Visit> forward_visits(const LayerCompute& compute) {
 }
 
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time,
-                                 const std::vector<bool>& held) {
+                                 const std::vector<bool>& held, ReduceOrder order) {
   std::vector<Action> actions;
   const std::vector<std::vector<std::size_t>> stay = unsharded_groups(visits, held);
   std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
@@ -112,6 +112,8 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
       actions.push_back({Action::Kind::WaitForUnshard, group});
     }
     actions.push_back({Action::Kind::Run, v});
+    const bool reduces = !visits[v].grad_groups.empty();
+    if (reduces && order == ReduceOrder::BeforeGathers) actions.push_back({Action::Kind::Reduce, v});
     const std::vector<std::size_t> none;
     const std::vector<std::size_t>& next = v + 1 < visits.size() ? visits[v + 1].groups : none;
     for (const std::size_t group : visits[v].groups) {
@@ -121,6 +123,7 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
       std::erase(unsharded, group);
     }
     if (ahead == GatherAhead::One) unshard_all(next);
+    if (reduces && order == ReduceOrder::AfterGathers) actions.push_back({Action::Kind::Reduce, v});
     for (const std::size_t group : updated[v]) {
       actions.push_back({Action::Kind::Update, group});
       updates.push_back(group);
@@ -240,8 +243,8 @@ std::vector<offload::TimedAccess> timed_accesses(const offload::ShardStore& stor
     if (action.kind == Action::Kind::Run) {
       STRATA_EXPECTS(action.index < visits.size(), "these are not the actions of these visits");
       if (action.index < seconds.visits.size()) compute(seconds.visits[action.index], offload::Lane::Gathers);
-      add_gradients(arrivals[action.index]);
     }
+    if (action.kind == Action::Kind::Reduce) add_gradients(arrivals[action.index]);
     if (action.kind == Action::Kind::Update && updates != nullptr) add_update((*updates)[action.index]);
     if (action.kind != Action::Kind::Unshard) continue;
     // The pipeline updates the groups in their order, which is that of their first gathers.

@@ -37,8 +37,9 @@ std::vector<Visit> forward_visits(const LayerCompute& compute);
 
 // One instruction of the layer runner.
 struct Action {
-  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard, Update, WaitForUpdate } kind = Kind::Run;
-  std::size_t index = 0;  // group, or visit for Run
+  enum class Kind : std::uint8_t { Unshard, WaitForUnshard, Run, Reshard, Reduce, Update, WaitForUpdate };
+  Kind kind = Kind::Run;
+  std::size_t index = 0;  // group, or visit for Run and Reduce
 };
 
 // When a step's update runs: after its backward, in forward order; under the forward of the next step, in that order;
@@ -47,6 +48,14 @@ enum class UpdateTime : std::uint8_t { AfterBackward, UnderForward, DuringBackwa
 
 // How far gathers run ahead of compute: one visit, or none where device memory is short.
 enum class GatherAhead : std::uint8_t { None, One };
+
+// When the gradients of a visit are sent on: before or after the gathers that run ahead of compute. On several ranks
+// both are collectives of one stream, where a reduction waits for its layer: gathers behind it would wait as well. On
+// one rank nothing waits, and an update begins sooner.
+enum class ReduceOrder : std::uint8_t { BeforeGathers, AfterGathers };
+constexpr ReduceOrder reduce_order(std::size_t ranks) {
+  return ranks == 1 ? ReduceOrder::BeforeGathers : ReduceOrder::AfterGathers;
+}
 
 // Updates during backward that a gather leaves behind it.
 inline constexpr std::size_t kUpdatesBehind = 0;
@@ -61,7 +70,8 @@ std::vector<bool> last_groups(const LayerCompute& compute, std::size_t layers);
 // are left: layers that run farther ahead only push out of memory what these are about to use. Otherwise there are no
 // updates among the actions.
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead,
-                                 UpdateTime time = UpdateTime::AfterBackward, const std::vector<bool>& held = {});
+                                 UpdateTime time = UpdateTime::AfterBackward, const std::vector<bool>& held = {},
+                                 ReduceOrder order = ReduceOrder::BeforeGathers);
 
 // Per visit, the groups that are unsharded while it runs.
 std::vector<std::vector<std::size_t>> unsharded_groups(const std::vector<Visit>& visits, const std::vector<bool>& held);

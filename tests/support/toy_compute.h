@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/error.h"
 #include "support/plain_math.h"
 #include "zero/layer_compute.h"
+#include "zero/visits.h"
 
 namespace strata::test {
 
@@ -49,6 +51,9 @@ class ToyCompute final : public zero::LayerCompute {
     groups_of_.push_back(head_ == Head::Own ? std::vector{blocks + 1} : std::vector{std::size_t{0}, blocks + 1});
   }
 
+  // Called when a layer begins to run.
+  std::function<void(zero::Direction, std::size_t layer)> on_visit;
+
   const std::vector<zero::FlatLayout>& layouts() const override { return layouts_; }
   std::size_t layers() const override { return blocks_ + 2; }
   const std::vector<std::size_t>& groups_of(std::size_t layer) const override { return groups_of_.at(layer); }
@@ -65,6 +70,7 @@ class ToyCompute final : public zero::LayerCompute {
   }
 
   void forward(std::size_t micro_batch, std::size_t layer) override {
+    if (on_visit) on_visit(zero::Direction::Forward, layer);
     Open& now = open(micro_batch);
     if (layer == blocks_ + 1) return run_head(now, nullptr, nullptr);
     if (layer == 0) {
@@ -89,6 +95,7 @@ class ToyCompute final : public zero::LayerCompute {
   }
 
   void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) override {
+    if (on_visit) on_visit(zero::Direction::Backward, layer);
     Open& now = open(micro_batch);
     STRATA_EXPECTS(now.pass == zero::Pass::Train, "backward() outside of a training micro-batch");
     std::vector<std::vector<float>> flat;

@@ -122,7 +122,8 @@ class ToyEngine {
                                                   adder, math, math, counters);
     pipeline = std::make_unique<zero::OptimizerPipeline>(layouts, updates, store, adam, &device_updates, updates_thread,
                                                          busy, zero::update_lane(options.update_time));
-    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy);
+    runner = std::make_unique<zero::LayerRunner>(compute, groups, *reducer, streams(), options.gather_ahead, busy,
+                                                 std::vector<bool>{}, zero::reduce_order(comm.world()));
     make_schedules();
     store.set_schedule(train_schedule, train_schedule);
   }
@@ -385,7 +386,8 @@ class ToyEngine {
   }
 
   void make_schedules() {
-    const auto train = zero::plan_actions(visits, options.gather_ahead, options.update_time);
+    const auto train =
+        zero::plan_actions(visits, options.gather_ahead, options.update_time, {}, zero::reduce_order(comm.world()));
     const std::vector<zero::Visit> forward_visits = zero::forward_visits(compute);
     const auto forward = zero::plan_actions(forward_visits, options.gather_ahead);
     train_schedule = std::make_shared<offload::Schedule>(

@@ -145,6 +145,10 @@ void check_actions(const std::vector<Visit>& visits, const std::vector<Action>& 
         EXPECT_TRUE(unsharded.contains(action.index));
         EXPECT_TRUE(bound.insert(action.index).second) << "group " << action.index << " is bound twice";
         break;
+      case Kind::Reduce:
+        EXPECT_EQ(action.index + 1, next_visit) << "gradients follow their visit";
+        EXPECT_FALSE(visits[action.index].grad_groups.empty());
+        break;
       case Kind::Update:
       case Kind::WaitForUpdate:
         ADD_FAILURE() << "nobody asked for updates";
@@ -205,6 +209,23 @@ TEST(PlanActions, TheSameHoldsForAnyVisits) {
     for (const GatherAhead ahead : {GatherAhead::None, GatherAhead::One}) {
       check_actions(visits, plan_actions(visits, ahead), ahead);
     }
+  }
+}
+
+TEST(PlanActions, GradientsAreSentOnBeforeOrAfterTheGathersAhead) {
+  const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), 2);
+  for (const ReduceOrder order : {ReduceOrder::BeforeGathers, ReduceOrder::AfterGathers}) {
+    const std::vector<Action> actions = plan_actions(visits, GatherAhead::One, UpdateTime::AfterBackward, {}, order);
+    check_actions(visits, actions, GatherAhead::One);
+    std::size_t reductions = 0, gathers_between = 0, ran = actions.size();
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].kind == Kind::Run) ran = i;
+      if (actions[i].kind != Kind::Reduce) continue;
+      ++reductions;
+      for (std::size_t between = ran; between < i; ++between) gathers_between += actions[between].kind == Kind::Unshard;
+    }
+    EXPECT_EQ(reductions, 2 * 5U) << "five layers of two micro-batches";
+    EXPECT_EQ(gathers_between > 0, order == ReduceOrder::AfterGathers);
   }
 }
 
