@@ -11,6 +11,7 @@
 #include "cli/nproc.h"
 #include "cli/run_options.h"
 #include "core/bytes.h"
+#include "core/error.h"
 #include "engine/drive_wear.h"
 #include "engine/engine.h"
 #include "engine/from_run_config.h"
@@ -54,6 +55,7 @@ nlohmann::json to_json(const engine::MemoryPlan& plan) {
         {"sent",
          {{"all", plan.sent_per_step.all}, {"node", plan.sent_per_step.node}, {"across", plan.sent_per_step.across}}}}},
       {"states_bytes", plan.states_bytes},
+      {"padding", plan.padding},
       {"whole_states_bytes", plan.whole_states_bytes}};
 }
 
@@ -73,6 +75,27 @@ std::string ranks_text(const engine::MemoryPlan& plan, std::size_t ranks) {
         << " inside its node, " << format_bytes(plan.sent_per_step.across) << " to its place in other nodes";
   }
   out << "\n";
+  return out.str();
+}
+
+// The same run in every stage: what a rank would keep and send, and where it all would live.
+std::string stages_text(engine::EngineConfig config, std::size_t ranks, std::size_t per_node) {
+  std::ostringstream out;
+  out << "  stage        keeps   sends a step   parameters, gradients, optimizer states on\n";
+  for (int stage = 0; stage <= 3; ++stage) {
+    config.zero_stage = stage;
+    out << "  " << stage << std::setw(18);
+    try {
+      const engine::MemoryPlan plan = engine::Engine::plan(config, ranks, per_node);
+      out << format_bytes(plan.states_bytes) << std::setw(15) << format_bytes(plan.sent_per_step.total()) << "   "
+          << name_of(plan.placement.param) << ", " << name_of(plan.placement.grad) << ", "
+          << name_of(plan.placement.optimizer) << "\n";
+    } catch (const OutOfBudget&) {
+      out << "does not fit\n";
+    } catch (const ConfigError&) {
+      out << "not with these settings\n";
+    }
+  }
   return out.str();
 }
 
@@ -101,6 +124,7 @@ int run_plan(const Arguments& arguments) {
             << format_bytes(plan.nvme_written_per_step) << "; between host and device "
             << format_bytes(plan.link_per_step) << "\n"
             << ranks_text(plan, ranks);
+  if (ranks > 1) std::cout << stages_text(engine::engine_config(options.config), ranks, per_node);
   if (plan.nvme_written_per_step > 0 && options.config.max_steps > 0) {
     const engine::DriveWear wear{options.config.strata.nvme.rated_writes, options.config.strata.nvme.wear_limit};
     // Laying out the states writes each of their bytes once.

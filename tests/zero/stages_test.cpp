@@ -19,6 +19,13 @@ using test::ToyEngine;
 using test::ToyOptions;
 using Order = GradReducer::Options::Order;
 
+// Sanitizers take ten times as long and look for other things: there each kind of case runs once.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 // What a rank ends with: its updated rows, by name, and what it sent.
 struct RankResult {
   std::map<std::string, Bytes> snapshot;
@@ -95,7 +102,7 @@ std::vector<Case> all_cases() {
       if (stage < 3 && param == TierKind::Nvme) continue;
       for (const TierKind grad : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
         for (const TierKind state : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
-          cases.push_back({stage, param, grad, state});
+          if (!kSanitized || (param == grad && state == TierKind::Nvme)) cases.push_back({stage, param, grad, state});
         }
       }
     }
@@ -110,7 +117,7 @@ std::string text_of(const Case& c) {
 
 // Tables of two and a half rows for three ranks, of the blocks one row in part.
 ToyOptions two_blocks() {
-  return {.blocks = 2, .head = test::ToyCompute::Head::Own, .vocabulary = 5000};
+  return {.blocks = 2, .head = test::ToyCompute::Head::Own, .vocabulary = kSanitized ? 50U : 5000U};
 }
 
 class Stages : public ::testing::TestWithParam<std::size_t> {};
@@ -137,6 +144,7 @@ TEST_P(Stages, AndHomesGiveTheSameBits) {
 TEST_P(Stages, ThatAddInTheSameOrderGiveTheSameBits) {
   for (const auto accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
     for (const auto head : {test::ToyCompute::Head::Own, test::ToyCompute::Head::Tied}) {
+      if (kSanitized && (head == test::ToyCompute::Head::Own) == (accumulation == Accumulation::Horizontal)) continue;
       ToyOptions options = two_blocks();
       options.dtype = DType::BF16;
       options.slot_bytes = 16 * kPageBytes;
@@ -147,6 +155,7 @@ TEST_P(Stages, ThatAddInTheSameOrderGiveTheSameBits) {
         std::map<std::string, Bytes> reference;
         for (const TierKind grad : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
           for (const int stage : {first_stage, first_stage + 1}) {
+            if (kSanitized && grad == TierKind::Nvme) continue;
             options.zero_stage = stage;
             options.grad_home = grad;
             const std::map<std::string, Bytes> result = assembled(train(options, GetParam(), 2), stage);
@@ -203,6 +212,7 @@ TEST(RankIndependentSums, GiveTheSameBitsOnOneTwoThreeAndSixRanks) {
   };
   const std::map<std::string, Bytes> one = parameters(assembled(train(options, 1, 3), 3));
   for (const std::size_t world : {2, 3, 6}) {
+    if (kSanitized && world != 3) continue;
     options.micro_batches = 6 / world;
     for (const int stage : {1, 2, 3}) {
       options.zero_stage = stage;
@@ -269,6 +279,7 @@ TEST(BytesSent, EqualTheFormulasOfTheStages) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (const std::size_t world : {1, 2, 3, 4}) {
       for (const std::size_t micro_batches : {1, 3}) {
+        if (kSanitized && (world != 2 || micro_batches == 1)) continue;
         for (const auto accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
           ToyOptions options = two_blocks();
           options.dtype = DType::BF16;
