@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "core/budget.h"
@@ -25,6 +27,8 @@ struct StoreRunnerOptions {
   std::size_t block_bytes = 0;
   unsigned queue_depth = 0;
   bool checksums = false;
+  std::string job{};  // NvmeOptions::job, of several ranks
+  std::size_t ranks = 1;
 };
 
 // A store with two blobs of `bytes` each, moved transfer after transfer through registered slots. For one thread.
@@ -39,11 +43,18 @@ class StoreRunner {
   // Bytes per second. Mixed reads one blob and writes the other, half each. Requires: a write before the first read.
   double run(Pattern pattern);
 
+  using Clock = std::chrono::steady_clock;
+  // Moves transfers as run() does, with prefetch reads, from before `begin` until `end`. Bytes of those that completed
+  // between the two.
+  std::uint64_t run_between(Pattern pattern, Clock::time_point begin, Clock::time_point end);
+  // Seconds that it takes to read so many bytes of the first blob while somebody waits for them. From any thread.
+  double read_on_demand(std::span<std::byte> destination);
+
   bool direct() const { return direct_; }
   BlobStoreStats stats() const { return store_.stats(); }
 
  private:
-  Event move(Pattern pattern, std::size_t transfer, std::span<std::byte> slot);
+  Event move(Pattern pattern, std::size_t transfer, std::span<std::byte> slot, IoUrgency urgency);
 
   const std::uint64_t bytes_;
   SlotPool& slots_;

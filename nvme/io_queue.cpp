@@ -151,8 +151,11 @@ bool IoQueue::take_inbox() {
 
 void IoQueue::fill() {
   while (!free_slots_.empty()) {
-    std::shared_ptr<Transfer> transfer = pick();
-    if (!transfer) return;
+    const IoWaiting waiting = this->waiting();
+    if (!waiting.any()) return;
+    // Refused: others use the drive too, and a request of this queue is in flight, after which it asks again.
+    if (options_.tokens != nullptr && !options_.tokens->take()) return;
+    std::shared_ptr<Transfer> transfer = pick(waiting);
     const std::size_t slot = free_slots_.back();
     free_slots_.pop_back();
     const std::uint64_t begin = transfer->next;
@@ -165,20 +168,19 @@ void IoQueue::fill() {
   }
 }
 
-std::shared_ptr<IoQueue::Transfer> IoQueue::front_of(Lane lane) {
-  Waiting& waiting = waiting_[lane];
-  while (!waiting.empty() && waiting.front()->cut_up()) waiting.pop_front();
-  return waiting.empty() ? nullptr : waiting.front();
+IoWaiting IoQueue::waiting() {
+  for (Waiting& lane : waiting_) {
+    while (!lane.empty() && lane.front()->cut_up()) lane.pop_front();
+  }
+  return {.demand = !waiting_[kDemand].empty(),
+          .prefetch = !waiting_[kPrefetch].empty(),
+          .write = !waiting_[kWrite].empty()};
 }
 
-std::shared_ptr<IoQueue::Transfer> IoQueue::pick() {
-  std::shared_ptr<Transfer> demand = front_of(kDemand);
-  std::shared_ptr<Transfer> prefetch = front_of(kPrefetch);
-  std::shared_ptr<Transfer> write = front_of(kWrite);
-  const std::optional<IoOp> op =
-      turns_.next({.demand = demand != nullptr, .prefetch = prefetch != nullptr, .write = write != nullptr});
-  if (op == IoOp::Write) return write;
-  return demand ? demand : prefetch;
+// Requires: something waits, as `waiting` says.
+std::shared_ptr<IoQueue::Transfer> IoQueue::pick(const IoWaiting& waiting) {
+  if (turns_.next(waiting) == IoOp::Write) return waiting_[kWrite].front();
+  return waiting_[waiting.demand ? kDemand : kPrefetch].front();
 }
 
 void IoQueue::send(std::size_t index) {
@@ -255,6 +257,7 @@ void IoQueue::record(const Slot& slot, std::size_t moved) {
 void IoQueue::settle(std::size_t index) {
   const std::shared_ptr<Transfer> transfer = std::move(slots_[index].transfer);
   free_slots_.push_back(index);
+  if (options_.tokens != nullptr) options_.tokens->give_back();
   if (--transfer->in_flight > 0 || !transfer->cut_up()) return;
   if (transfer->error) {
     transfer->source.fail(transfer->error);
@@ -275,6 +278,7 @@ void IoQueue::abandon(std::exception_ptr error) {
   for (Slot& slot : slots_) {
     if (!slot.transfer) continue;
     meter_.end(slot.transfer->what.op, 0);
+    if (options_.tokens != nullptr) options_.tokens->give_back();
     lost.insert(std::move(slot.transfer));
   }
   for (const Waiting& waiting : waiting_) {

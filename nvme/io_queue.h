@@ -13,6 +13,7 @@
 #include "core/blob_store.h"
 #include "core/event.h"
 #include "core/trace.h"
+#include "nvme/drive_tokens.h"
 #include "nvme/extent.h"
 #include "nvme/io_backend.h"
 #include "nvme/io_meter.h"
@@ -36,6 +37,7 @@ struct IoQueueOptions {
   std::size_t block_bytes = std::size_t{1} << 20;
   unsigned depth = 32;               // requests in flight
   std::uint64_t burst_bytes = 0;     // reads and writes take turns of about this; 0 = they are mixed
+  DriveTokens* tokens = nullptr;     // one for each request in flight; must outlive the queue; null = none needed
   Trace* trace = nullptr;            // records each request; must outlive the queue; null = none
   std::string trace_name = "nvme0";  // of the drive: its rows are "nvme0 read" and "nvme0 write"
 };
@@ -68,8 +70,8 @@ class IoQueue {
   void loop();
   bool take_inbox();
   void fill();
-  std::shared_ptr<Transfer> pick();
-  std::shared_ptr<Transfer> front_of(Lane lane);
+  IoWaiting waiting();
+  std::shared_ptr<Transfer> pick(const IoWaiting& waiting);
   void send(std::size_t slot);
   void finish(const IoCompletion& completion);
   std::size_t examine(const Slot& slot, std::int64_t result);

@@ -3,8 +3,8 @@
 namespace strata::nvme {
 
 std::optional<IoOp> IoTurns::next(const IoWaiting& waiting) {
+  if (!waiting.any()) return std::nullopt;
   const bool read = waiting.demand || waiting.prefetch;
-  if (!read && !waiting.write) return std::nullopt;
   if (!read || !waiting.write) {
     reads_in_a_row_ = 0;
     return read ? IoOp::Read : IoOp::Write;

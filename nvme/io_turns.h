@@ -13,6 +13,8 @@ struct IoWaiting {
   bool demand = false;    // reads that somebody waits for
   bool prefetch = false;  // other reads
   bool write = false;
+
+  bool any() const { return demand || prefetch || write; }
 };
 
 // Without bursts reads go first, but of kFairShare requests at least one is a write while a write waits.

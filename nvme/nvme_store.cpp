@@ -54,11 +54,22 @@ std::size_t block_bytes(const DeviceProfile& profile, const SwapFile& file) {
                                file.extent_alignment());
 }
 
-IoQueueOptions queue_options(const NvmeOptions& options, std::size_t path, const SwapFile& file) {
+bool shares_drives(const NvmeOptions& options) {
+  return options.local_ranks > 1 && !options.job.empty();
+}
+
+// All ranks together may have as much in flight as one process alone.
+std::unique_ptr<DriveTokens> tokens_for(const NvmeOptions& options, std::size_t path) {
+  if (!shares_drives(options)) return nullptr;
+  return DriveTokens::join(options.job, drive_of(options.paths[path]), profile_of(options, path).queue_depth);
+}
+
+IoQueueOptions queue_options(const NvmeOptions& options, std::size_t path, const SwapFile& file, DriveTokens* tokens) {
   const DeviceProfile profile = profile_of(options, path);
   return {.block_bytes = block_bytes(profile, file),
           .depth = profile.queue_depth,
           .burst_bytes = profile.burst_bytes,
+          .tokens = tokens,
           .trace = options.trace,
           .trace_name = "nvme" + std::to_string(path)};
 }
@@ -73,11 +84,14 @@ double known_rate(const DeviceProfile& profile) {
 
 NvmeStore::Volume::Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter)
     : file(options.paths[path], options.mode),
+      tokens(tokens_for(options, path)),
       io([&] { return factory(backend_options(options, profile_of(options, path), file)); },
-         queue_options(options, path, file), meter.add_drive(options.paths[path].string())) {}
+         queue_options(options, path, file, tokens.get()), meter.add_drive(options.paths[path].string())) {}
 
 NvmeStore::NvmeStore(const NvmeOptions& options, Budget& budget, const BackendFactory& factory)
-    : budget_(budget), now_(options.now) {
+    : budget_(budget),
+      now_(options.now),
+      owner_(options.local_ranks > 1 ? " of rank " + std::to_string(options.rank) : std::string()) {
   check_options(options);
   std::vector<double> known;
   for (std::size_t path = 0; path < options.paths.size(); ++path) {
@@ -135,6 +149,7 @@ void NvmeStore::put(Extent& extent, Place place) const {
 
 BlobId NvmeStore::create(std::string name, std::uint64_t bytes) {
   const std::lock_guard creating(create_mutex_);
+  name += owner_;
   Blob blob;
   blob.bytes = bytes;
   for (const std::uint64_t size : chunk_sizes(bytes)) {

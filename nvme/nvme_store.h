@@ -21,6 +21,7 @@
 #include "nvme/aligned_io.h"
 #include "nvme/backend_factory.h"
 #include "nvme/device_profile.h"
+#include "nvme/drive_tokens.h"
 #include "nvme/extent.h"
 #include "nvme/io_meter.h"
 #include "nvme/path_rates.h"
@@ -44,6 +45,10 @@ struct NvmeOptions {
   bool checksums = false;                       // of every chunk that was written whole, examined when it is read whole
   Trace* trace = nullptr;                       // records each request; must outlive the store; null = none
   std::vector<std::span<std::byte>> regions{};  // memory to register with io_uring; must outlive the store
+  // Of a job whose processes share drives; see docs/nvme.md. Names the job on this machine; empty: it is alone.
+  std::string job{};
+  std::size_t local_ranks = 1;  // processes of the job on this machine
+  std::size_t rank = 0;         // of this one in the job, for messages
   // What tells how long transfers take. Tests replace it.
   std::function<PathRates::Clock::time_point()> now = PathRates::Clock::now;
 };
@@ -78,7 +83,8 @@ class NvmeStore final : public BlobStore {
   struct Volume {
     Volume(const NvmeOptions& options, std::size_t path, const BackendFactory& factory, IoMeter& meter);
     SwapFile file;
-    AlignedIo io;  // destroyed first: finishes what is in flight
+    std::unique_ptr<DriveTokens> tokens;  // null: nobody shares the drive
+    AlignedIo io;                         // destroyed first: finishes what is in flight
   };
   struct Chunk {
     Extent extent;
@@ -109,6 +115,7 @@ class NvmeStore final : public BlobStore {
 
   Budget& budget_;
   const std::function<PathRates::Clock::time_point()> now_;
+  const std::string owner_;  // in names of blobs, when there are several ranks
   std::mutex create_mutex_;  // one create() at a time; never taken together with I/O
   // Never held over a system call: completions take it, and some system calls wait for completions.
   mutable std::mutex mutex_;

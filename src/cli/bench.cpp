@@ -7,6 +7,7 @@
 #include "bench/bench_hide.h"
 #include "bench/bench_nvme.h"
 #include "bench/bench_update.h"
+#include "bench/shared_drive.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/exit_code.h"
@@ -96,6 +97,7 @@ int bench_nvme(const Arguments& arguments) {
   bench::NvmeBenchOptions options;
   std::string bytes;
   std::string block_bytes;
+  std::size_t processes = 1;
   bool json = false;
   app.add_option("--dir", options.dirs, "an existing folder on the drive; given again: one on another, striped")
       ->required()
@@ -105,10 +107,23 @@ int bench_nvme(const Arguments& arguments) {
   app.add_option("--queue-depth", options.queue_depth, "requests in flight per drive")->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
   app.add_flag("!--no-fio", options.with_fio, "leave fio out");
+  app.add_option("--processes", processes, "several: what they get of one drive, with its queue depth shared and not")
+      ->check(CLI::Range(1, 64));
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
   if (!bytes.empty()) options.bytes = parse_bytes(bytes);
   if (!block_bytes.empty()) options.block_bytes = parse_bytes(block_bytes);
+  if (processes > 1) {
+    if (options.dirs.size() > 1) throw ConfigError("bench nvme: --processes compares on one --dir");
+    const bench::SharedDriveBenchOptions shared{.dir = options.dirs.front(),
+                                                .processes = processes,
+                                                .bytes = options.bytes,
+                                                .block_bytes = options.block_bytes,
+                                                .queue_depth = options.queue_depth,
+                                                .rounds = options.rounds};
+    show(bench::run_shared_drive_bench(shared), json, bench::format_shared_drive_bench);
+    return kDone;
+  }
   show(bench::run_nvme_bench(options), json, bench::format_nvme_bench);
   return kDone;
 }

@@ -101,6 +101,8 @@ void RankJob::join(engine::EngineConfig& config) {
   if (!job_) return;
   engine::connect_ranks(*job_, ranks_per_node_.value_or(info_.local_world), config);
   config.local_ranks = info_.local_world;
+  // Of the jobs on this machine, only this one meets there.
+  config.job = info_.master_addr + ":" + std::to_string(info_.master_port) + info_.store_prefix;
   bind_process(cpu_share(*config.comm));
 }
 

@@ -118,7 +118,9 @@ struct EngineConfig {
   SlowLinks slow_links;
   // Hybrid sharding: the model is divided among the ranks of a node, and every node has all of it. Changes bits.
   bool shard_within_node = false;
-  std::size_t local_ranks = 1;  // of them, those that share this machine's memory and cores
+  std::size_t local_ranks = 1;  // of them, those that share this machine's memory, cores and drives
+  // The same on all ranks of a run and of no other on this machine. Empty: ranks do not share the queue of a drive.
+  std::string job;
   // What ranks divide among them: 0 nothing, 1 the optimizer states, 2 and the gradients, 3 and the parameters.
   int zero_stage = 3;
   std::uint64_t persistence_threshold = 0;  // stage 3: groups with fewer parameters keep them whole on every rank

@@ -42,6 +42,9 @@ nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> 
   options.checksums = config.nvme_checksums;
   options.trace = config.trace;
   options.regions = {pages};
+  options.job = config.job;
+  options.local_ranks = config.local_ranks;
+  options.rank = config.comm ? config.comm->rank() : 0;
   return options;
 }
 
