@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/endpoint.h"
+#include "comm/failure_record.h"
 #include "comm/store_server.h"
 #include "core/error.h"
 #include "core/host_device.h"
@@ -159,7 +160,7 @@ TEST_F(Jobs, AMasterThatIsNotThereIsSaid) {
 
 TEST_F(Jobs, AWrongInterfaceIsSaid) {
   const std::string text = failure_of([] { Job::join(rank_of(0, 2, free_port()), {.interface = "eth99"}); });
-  EXPECT_THAT(text, HasSubstr("GLOO_SOCKET_IFNAME=eth99"));
+  EXPECT_THAT(text, HasSubstr("strata.comm.interface=eth99"));
   EXPECT_THAT(text, HasSubstr("lo"));
 }
 
@@ -180,6 +181,19 @@ TEST_F(Jobs, RanksThatHaveNotComeAreNamed) {
     EXPECT_THAT(text, HasSubstr("these of 5 ranks have not come"));
     EXPECT_THAT(text, HasSubstr("s: 1, 3, 4."));
   });
+}
+
+TEST_F(Jobs, ALauncherLearnsWhichRanksHaveNotCome) {
+  const comm::StoreServer server("127.0.0.1");
+  RankInfo info = rank_of(1, 3, server.port());
+  info.agent_store = true;
+  failure_of([&] { Job::join(info, {.join_timeout = 200ms}); });
+  comm::FailureRecord record({.host = "127.0.0.1", .port = server.port(), .prefix = info.store_prefix});
+  const auto failure = record.first();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->exit_code, 6);
+  EXPECT_THAT(failure->reason, HasSubstr("rank 1 failed first: these of 3 ranks have not come"));
+  EXPECT_THAT(failure->reason, HasSubstr("s: 0, 2."));
 }
 
 TEST_F(Jobs, TwoProcessesOfOneRankAreNamed) {
