@@ -46,7 +46,8 @@ RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig& strata)
   options.join_timeout = milliseconds_of(settings.join_timeout);
   options.interface = settings.interface;
   job_ = comm::Job::join(info, options);
-  job_->watch()->on_lost([this](const std::string& reason) { on_lost(reason); });
+  // Not through job_: it is empty while the job ends, which waits for the watch.
+  job_->watch()->on_lost([this, job = job_.get()](const std::string& reason) { on_lost(*job, reason); });
 }
 
 RankJob::~RankJob() {
@@ -55,12 +56,12 @@ RankJob::~RankJob() {
 }
 
 // On the watch's thread.
-void RankJob::on_lost(const std::string& reason) {
+void RankJob::on_lost(comm::Job& job, const std::string& reason) {
   std::unique_lock lock(mutex_);
   lost_ = reason;
   changed_.notify_all();
   lock.unlock();
-  job_->abort(std::make_exception_ptr(CommError(reason)));
+  job.abort(std::make_exception_ptr(CommError(reason)));
   lock.lock();
   if (changed_.wait_for(lock, kUntilEnded, [this] { return ended_; })) return;
   std::cerr << "strata: error: " << reason << std::endl;

@@ -178,7 +178,10 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
 }
 
 Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Job::~Job() = default;
+// Its threads may be inside on_lost(), which may abort communicators.
+Job::~Job() {
+  state_->watch.reset();
+}
 
 std::size_t Job::rank() const {
   return state_->info.rank;

@@ -196,6 +196,28 @@ TEST_F(Jobs, ALauncherLearnsWhichRanksHaveNotCome) {
   EXPECT_THAT(failure->reason, HasSubstr("s: 0, 2."));
 }
 
+// The watch's thread then found a mutex that was gone.
+TEST_F(Jobs, EndsWhileItsWatchAborts) {
+  const std::uint16_t port = free_port();
+  run_ranks(2, [&](std::size_t r) {
+    auto job = Job::join(rank_of(r, 2, port));
+    const auto communicator = job->communicator(math_, staging(2));
+    if (r == 1) {
+      job->report_failure(CommError("on purpose"), 6);
+      return;
+    }
+    std::promise<void> heard;
+    job->watch()->on_lost([&heard, job = job.get()](const std::string&) {
+      heard.set_value();
+      std::this_thread::sleep_for(50ms);  // until it is being destroyed
+      job->abort(std::make_exception_ptr(CommError("lost")));
+    });
+    heard.get_future().wait();
+    job.reset();
+    EXPECT_THROW(communicator->barrier(), CommError) << "aborted";
+  });
+}
+
 TEST_F(Jobs, TwoProcessesOfOneRankAreNamed) {
   const comm::StoreServer server("127.0.0.1");
   RankInfo info = rank_of(1, 2, server.port());
