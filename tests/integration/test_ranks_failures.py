@@ -346,3 +346,14 @@ def test_full_output_folder_leaves_whole_checkpoints(inputs, undisturbed, tmp_pa
         check_resumes(inputs, tmp_path, undisturbed)
     finally:
         subprocess.run(["umount", out], check=True)
+
+
+# CK-18.
+def test_moved_output_is_resumed_with_other_drives(inputs, undisturbed, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    done = run_strata("train", "--nproc", RANKS, *words_of(options_of(inputs, first, max_steps=3)))
+    assert done.code == 0, done.err
+    (first / "swap").rmdir()  # empty, or it fails
+    second.mkdir()
+    (first / "out").rename(second / "out")
+    check_resumes(inputs, second, undisturbed)
