@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages=(build-essential cmake ninja-build ccache git python3-venv
   liburing-dev libhwloc-dev libhwy-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev libyaml-cpp-dev libxxhash-dev
-  libgloo-dev libgtest-dev libgmock-dev librapidcheck-dev fio strace)
+  libgloo-dev libgtest-dev libgmock-dev librapidcheck-dev fio strace iproute2)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,6 +1,7 @@
 // strata: trains models whose states do not fit on the accelerator.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <span>
@@ -48,7 +49,8 @@ int dispatch(const std::string& command, const Arguments& arguments) {
               << ")\n";
     return kDone;
   }
-  throw ConfigError("unknown command " + command + "; the commands are train, eval, generate, plan, init, bench and tune");
+  throw ConfigError("unknown command " + command +
+                    "; the commands are train, eval, generate, plan, init, bench and tune");
 }
 
 // OpenMP's threads spin after work and take the cores that copies, I/O and Adam need; libgomp reads this when it is
@@ -64,6 +66,8 @@ void restart_with_passive_openmp(char** argv) {
 
 int main(int argc, char** argv) {
   using namespace strata::cli;
+  // A file that would grow beyond `ulimit -f` is then an error of the write, which names it.
+  std::signal(SIGXFSZ, SIG_IGN);
   restart_with_passive_openmp(argv);
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   if (argc < 2) {

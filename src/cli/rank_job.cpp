@@ -26,6 +26,10 @@ constexpr auto kUntilEnded = 3s;
 constexpr auto kPause = 100ms;  // between looks into the store
 constexpr auto kFirstWord = 10s, kNextWord = 60s;
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(std::llround(std::ceil(seconds * 1000)));
+}
+
 std::string names_of_others(std::size_t world) {
   return world == 2 ? "rank 1 waits" : "ranks 1 to " + std::to_string(world - 1) + " wait";
 }
@@ -38,10 +42,12 @@ RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig& strata)
   if (strata.ranks_per_node) ranks_per_node_ = static_cast<std::size_t>(*strata.ranks_per_node);
   if (!leads()) log::set_level(log::Level::Warning);
   comm::JobOptions options;
-  options.collective_timeout = std::chrono::milliseconds(std::llround(std::ceil(settings.timeout * 1000)));
+  options.collective_timeout = milliseconds_of(settings.timeout);
+  options.join_timeout = milliseconds_of(settings.join_timeout);
   options.interface = settings.interface;
   job_ = comm::Job::join(info, options);
-  job_->watch()->on_lost([this](const std::string& reason) { on_lost(reason); });
+  // Not through job_: it is empty while the job ends, which waits for the watch.
+  job_->watch()->on_lost([this, job = job_.get()](const std::string& reason) { on_lost(*job, reason); });
 }
 
 RankJob::~RankJob() {
@@ -50,12 +56,12 @@ RankJob::~RankJob() {
 }
 
 // On the watch's thread.
-void RankJob::on_lost(const std::string& reason) {
+void RankJob::on_lost(comm::Job& job, const std::string& reason) {
   std::unique_lock lock(mutex_);
   lost_ = reason;
   changed_.notify_all();
   lock.unlock();
-  job_->abort(std::make_exception_ptr(CommError(reason)));
+  job.abort(std::make_exception_ptr(CommError(reason)));
   lock.lock();
   if (changed_.wait_for(lock, kUntilEnded, [this] { return ended_; })) return;
   std::cerr << "strata: error: " << reason << std::endl;
@@ -127,8 +133,10 @@ void RankJob::fail(const std::exception& failure) {
   const std::string first = job_->report_failure(failure, code);
   job_->abort(std::make_exception_ptr(CommError(first)));
   if (first.starts_with("rank " + std::to_string(rank()) + " failed first: ")) throw;
-  if (code != kDeviceFailed) log::error(failure.what());
-  throw CommError(first);
+  if (code == kDeviceFailed) throw CommError(first);
+  // What one rank finds out alone all may throw, and whoever is quickest is the first: each has a cause of its own.
+  log::error(first);
+  throw;
 }
 
 }  // namespace strata::cli

@@ -48,7 +48,7 @@ class RankJob {
 
  private:
   [[noreturn]] void fail(const std::exception& failure);
-  void on_lost(const std::string& reason);
+  void on_lost(comm::Job& job, const std::string& reason);
   void throw_if_lost();
   void end();
 

@@ -129,7 +129,7 @@ Listener listen_on(const std::string& host, std::uint16_t port) {
   if (getsockname(socket.fd(), name.get(), &name.size) != 0) throw CommError("getsockname: " + message(errno));
   const in_port_t bound = name.get()->sa_family == AF_INET ? reinterpret_cast<sockaddr_in*>(name.get())->sin_port
                                                            : reinterpret_cast<sockaddr_in6*>(name.get())->sin6_port;
-  return {socket.release(), ntohs(bound)};
+  return {socket.release(), ntohs(bound), local ? host : "127.0.0.1"};
 }
 
 std::string wait_for_listener(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout) {

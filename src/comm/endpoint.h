@@ -13,6 +13,7 @@ namespace strata::comm {
 struct Listener {
   int fd = -1;
   std::uint16_t port = 0;
+  std::string reached_at = "";  // from this machine
 };
 Listener listen_on(const std::string& host, std::uint16_t port);
 

@@ -20,6 +20,7 @@
 #include "comm/c10d_text.h"
 #include "comm/connection_lost.h"
 #include "comm/endpoint.h"
+#include "comm/failure_record.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "comm/store_server.h"
@@ -108,6 +109,17 @@ void wait_for_all(const RankInfo& info, c10d::Store& store, std::chrono::millise
                   ". See what they printed, or whether they were started");
 }
 
+// A launcher learns from the store why its ranks end; there is no watch yet that would tell it.
+void wait_for_all_or_report(const RankInfo& info, c10d::Store& store, std::chrono::milliseconds timeout) {
+  try {
+    wait_for_all(info, store, timeout);
+  } catch (const CommError& error) {
+    const JobFailure failure{6, "rank " + std::to_string(info.rank) + " failed first: " + error.what()};
+    FailureRecord({.host = info.master_addr, .port = info.master_port, .prefix = info.store_prefix}).report(failure);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::size_t communicator_staging_bytes(std::size_t ranks) {
@@ -136,9 +148,12 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
   if (info.world == 1) return std::unique_ptr<Job>(new Job(std::move(state)));
 
   quieten_c10d();
-  const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
-  state->interface = options.interface.empty() && variable != nullptr ? variable : options.interface;
-  if (!state->interface.empty()) require_interface(state->interface, "GLOO_SOCKET_IFNAME");
+  state->interface = options.interface;
+  if (!options.interface.empty()) {
+    require_interface(options.interface, "strata.comm.interface");
+  } else if (const char* const variable = std::getenv("GLOO_SOCKET_IFNAME"); variable != nullptr && *variable != '\0') {
+    require_interface(state->interface = variable, "GLOO_SOCKET_IFNAME");
+  }
   if (info.master_port == 0) throw CommError("MASTER_PORT is not set: the ranks need one port on which they meet");
   const bool serves = info.rank == 0 && !info.agent_store;
   if (serves) state->server = std::make_unique<StoreServer>(info.master_addr, info.master_port);
@@ -146,7 +161,7 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
   try {
     state->store = connect(info, options.join_timeout);
     take_place(info, *state->store);
-    wait_for_all(info, *state->store, options.join_timeout);
+    wait_for_all_or_report(info, *state->store, options.join_timeout);
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& e) {
@@ -163,7 +178,10 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
 }
 
 Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Job::~Job() = default;
+// Its threads may be inside on_lost(), which may abort communicators.
+Job::~Job() {
+  state_->watch.reset();
+}
 
 std::size_t Job::rank() const {
   return state_->info.rank;

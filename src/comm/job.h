@@ -21,8 +21,8 @@ struct JobOptions {
   std::chrono::milliseconds join_timeout{300'000};        // until all ranks have come
   std::chrono::milliseconds collective_timeout{600'000};  // of one transfer between two ranks
   WatchOptions watch = {};
-  // Network interface through which the others reach this rank; empty: GLOO_SOCKET_IFNAME, else the address from which
-  // this machine reaches MASTER_ADDR.
+  // Network interface through which the others reach this rank (strata.comm.interface); empty: GLOO_SOCKET_IFNAME, else
+  // the address from which this machine reaches MASTER_ADDR.
   std::string interface = "";
   // CUDA device of this rank: collectives on streams are NCCL's and work on its memory.
   std::optional<int> nccl_device = std::nullopt;

@@ -23,8 +23,9 @@ StoreServer::StoreServer(const std::string& host, std::uint16_t port) {
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = listener.fd;  // closed by the server
+  // The server is its own first client; not through `host`, which may be wrong: whoever joins finds out, and in time.
   try {
-    store_ = std::make_unique<Store>(Store{c10::make_intrusive<c10d::TCPStore>(host, options)});
+    store_ = std::make_unique<Store>(Store{c10::make_intrusive<c10d::TCPStore>(listener.reached_at, options)});
   } catch (const std::exception& e) {
     throw CommError("cannot serve the job's store at " + host + ":" + std::to_string(port_) + ": " + brief(e.what()));
   }

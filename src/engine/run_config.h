@@ -126,8 +126,9 @@ struct StrataConfig {
     bool operator==(const SlowLinks&) const = default;
   } slow_links;
   struct Comm {
-    double timeout = 1800;  // seconds of a collective before the run ends
-    std::string interface;  // of the network; empty = the one that leads to MASTER_ADDR
+    double timeout = 1800;      // seconds of a collective before the run ends
+    double join_timeout = 300;  // seconds until all ranks have come
+    std::string interface;      // of the network; empty = the one that leads to MASTER_ADDR
     bool operator==(const Comm&) const = default;
   } comm;
   std::string trace;                 // where a Chrome trace of the run goes; empty = none

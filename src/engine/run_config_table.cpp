@@ -280,8 +280,11 @@ void add_strata(std::vector<Setting>& rows) {
       "Seconds that a collective may take, the wait for the slowest rank included. A lost rank ends the run within "
       "seconds whatever this is; it is for one that hangs, and half an hour as in torch, since a slow drive or a long "
       "save on one rank is no failure.");
+  s.add("strata.comm.join_timeout", "", STRATA_FIELD(strata.comm.join_timeout), kPositive,
+        "Seconds that ranks wait for the others to come when a run starts.");
   s.add("strata.comm.interface", "", STRATA_FIELD(strata.comm.interface), kAny,
-        "Network interface between machines (eth0, ib0); empty = the one that the machine's own name has.");
+        "Network interface between machines (eth0, ib0); empty = GLOO_SOCKET_IFNAME, else the one that leads to "
+        "MASTER_ADDR.");
   s.add("strata.trace", "trace", STRATA_FIELD(strata.trace), kAny,
         "File for a Chrome trace of compute, updates and every request to the drives; empty = none.");
   s.add("strata.adversarial_streams", "", STRATA_FIELD(strata.adversarial_streams), kAny, "For tests.").shown =

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import convergence  # noqa: E402
 import convergence_report  # noqa: E402
+import slow_link  # noqa: E402
 import step_sides  # noqa: E402
 import step_vs_deepspeed  # noqa: E402
 
@@ -106,3 +107,15 @@ def test_curves_are_read_from_the_log_of_a_run(tmp_path):
     assert convergence.curves_of(tmp_path) == {"held_out": [[0, 4.0], [2, 2.5]], "last_training_loss": 2.0, "steps": 2}
     assert convergence.encodings("fp32") == ("fp32", "fp32")
     assert convergence.encodings("remainder+8bit") == ("remainder", "8bit")
+
+
+def test_slow_link_compares_with_the_plain_run_of_the_same_round():
+    rounds = [{"seed": 42, "runs": {slow_link.PLAIN: {"seconds": 2.0, "bytes": 8e6, "loss": 5.0},
+                                    "two hops": {"seconds": 1.0, "bytes": 2e6, "loss": 5.25}}},
+              {"seed": 43, "runs": {slow_link.PLAIN: {"seconds": 4.0, "bytes": 8e6, "loss": 6.0},
+                                    "two hops": {"seconds": 3.0, "bytes": 2e6, "loss": 5.75}}}]
+    rows = slow_link.summary(rounds)
+
+    assert rows["two hops"]["of_plain_seconds"] == [0.5, 0.75]
+    assert rows["two hops"]["loss_beside_plain"] == [0.25, -0.25]
+    assert "| two hops | 2.00 | 0.62 | 2.0 | +0.2500, -0.2500 |" in slow_link.table(rows, 20)

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/endpoint.h"
+#include "comm/failure_record.h"
 #include "comm/store_server.h"
 #include "core/error.h"
 #include "core/host_device.h"
@@ -159,7 +160,7 @@ TEST_F(Jobs, AMasterThatIsNotThereIsSaid) {
 
 TEST_F(Jobs, AWrongInterfaceIsSaid) {
   const std::string text = failure_of([] { Job::join(rank_of(0, 2, free_port()), {.interface = "eth99"}); });
-  EXPECT_THAT(text, HasSubstr("GLOO_SOCKET_IFNAME=eth99"));
+  EXPECT_THAT(text, HasSubstr("strata.comm.interface=eth99"));
   EXPECT_THAT(text, HasSubstr("lo"));
 }
 
@@ -179,6 +180,41 @@ TEST_F(Jobs, RanksThatHaveNotComeAreNamed) {
         failure_of([&] { Job::join(rank_of(r == 0 ? 0 : 2, 5, port), {.join_timeout = r == 0 ? 2000ms : 1000ms}); });
     EXPECT_THAT(text, HasSubstr("these of 5 ranks have not come"));
     EXPECT_THAT(text, HasSubstr("s: 1, 3, 4."));
+  });
+}
+
+TEST_F(Jobs, ALauncherLearnsWhichRanksHaveNotCome) {
+  const comm::StoreServer server("127.0.0.1");
+  RankInfo info = rank_of(1, 3, server.port());
+  info.agent_store = true;
+  failure_of([&] { Job::join(info, {.join_timeout = 200ms}); });
+  comm::FailureRecord record({.host = "127.0.0.1", .port = server.port(), .prefix = info.store_prefix});
+  const auto failure = record.first();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->exit_code, 6);
+  EXPECT_THAT(failure->reason, HasSubstr("rank 1 failed first: these of 3 ranks have not come"));
+  EXPECT_THAT(failure->reason, HasSubstr("s: 0, 2."));
+}
+
+// The watch's thread then found a mutex that was gone.
+TEST_F(Jobs, EndsWhileItsWatchAborts) {
+  const std::uint16_t port = free_port();
+  run_ranks(2, [&](std::size_t r) {
+    auto job = Job::join(rank_of(r, 2, port));
+    const auto communicator = job->communicator(math_, staging(2));
+    if (r == 1) {
+      job->report_failure(CommError("on purpose"), 6);
+      return;
+    }
+    std::promise<void> heard;
+    job->watch()->on_lost([&heard, job = job.get()](const std::string&) {
+      heard.set_value();
+      std::this_thread::sleep_for(50ms);  // until it is being destroyed
+      job->abort(std::make_exception_ptr(CommError("lost")));
+    });
+    heard.get_future().wait();
+    job.reset();
+    EXPECT_THROW(communicator->barrier(), CommError) << "aborted";
   });
 }
 

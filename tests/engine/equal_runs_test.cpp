@@ -11,6 +11,7 @@
 
 #include "core/numeric.h"
 #include "engine/engine.h"
+#include "engine/ruin_row.h"
 #include "engine/tiny_run.h"
 #include "hf/safetensors.h"
 #include "support/temp_dir.h"
@@ -109,22 +110,11 @@ class EqualRuns : public testing::Test {
       test::write_tiny_model(shape, tied ? R"(, "tie_word_embeddings": true)" : "");
       Engine::create(test::tiny_engine(shape))->export_model(model(tied));
     }
-    ruin_row(model(false), kBadToken);
+    test::ruin_row(model(false), kBadToken);
   }
 
   std::filesystem::path model(bool tied) const { return folder_.path() / (tied ? "tied" : "untied"); }
   std::filesystem::path swap() const { return folder_.path() / "swap"; }
-
-  static void ruin_row(const std::filesystem::path& model, std::int64_t row) {
-    const hf::TensorCatalog catalog = hf::TensorCatalog::open_folder(model);
-    const hf::TensorInfo& table = *catalog.find("model.embed_tokens.weight");
-    const auto width = static_cast<std::size_t>(table.shape[1]);
-    const std::vector<std::uint16_t> values(width, float_to_bf16(std::numeric_limits<float>::infinity()));
-    std::fstream file(table.file, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(table.offset_bytes + static_cast<std::size_t>(row) * width * 2));
-    file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(width * 2));
-    ASSERT_TRUE(file.good() && table.dtype == DType::BF16);
-  }
 
   // Everything in memory, one thing after the other.
   EngineConfig plain(const Training& training) const {

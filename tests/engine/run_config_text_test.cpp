@@ -99,7 +99,7 @@ class RandomConfig {
     s.nvme.checksums = coin();
     if (coin()) s.nvme.rated_writes = bytes();
     if (coin()) s.nvme.wear_limit = bytes();
-    s.comm = {real(0.001, 1e6), text()};
+    s.comm = {real(0.001, 1e6), real(0.001, 1e6), text()};
     if (coin()) s.trace = text();
     s.nvme.backend = static_cast<IoBackendChoice>(count(0) % 3);
     s.optimizer_states.moments = static_cast<MomentEncoding>(count(0) % 3);

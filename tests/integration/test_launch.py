@@ -13,26 +13,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from rank_processes import BAD_DATA, COMM_FAILED, USAGE, alive, children_of, environment, free_port, started
 from strata_program import homes, program, train_options, words_of, write_tokens
 
-USAGE, BAD_DATA, COMM_FAILED = 2, 4, 6
 TIMEOUT = 120  # seconds; a guard against hangs, never a measurement
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "OMPI_", "PMI", "MPI_", "SLURM_")
-
-
-def environment(**variables):
-    """This process's, without what a launcher of the tests themselves may have set."""
-    rest = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return rest | {name: str(value) for name, value in variables.items()}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -111,19 +97,6 @@ def test_mpirun(words, tmp_path):
 
 def variables_by_hand(port, rank, world=2):
     return dict(RANK=rank, WORLD_SIZE=world, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-
-
-@contextmanager
-def started(command, **variables):
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment(**variables),
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 # Rank 1 first: it waits for rank 0's store.
@@ -244,31 +217,6 @@ def test_failure_on_rank_zero_ends_the_others_with_its_reason(words, tmp_path):
     assert "[rank 0] strata: error: preparing the data failed" in done.stderr
     assert "[rank 1] strata: error: rank 0 failed first: preparing the data failed" in done.stderr
     assert "strata: error: rank 0 failed first: preparing the data failed" in done.stderr.splitlines()[-1]
-
-
-def children_of(pid):
-    """{rank: pid} of a launcher."""
-    ranks = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if int(re.search(r"PPid:\s+(\d+)", (entry / "status").read_text())[1]) != pid:
-                continue
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except (OSError, TypeError):
-            continue
-        for variable in variables:
-            if variable.startswith(b"RANK="):
-                ranks[int(variable[5:])] = int(entry.name)
-    return ranks
-
-
-def alive(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 @contextmanager
