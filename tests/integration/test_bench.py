@@ -39,6 +39,40 @@ def test_a_step_on_request_is_taken_for_each_line(tmp_path, home):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_ranks_say_what_each_holds_and_sends(tmp_path):
+    words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
+    result = run_strata("bench", "step", "--nproc", "2", "--dir", tmp_path, "--tokens", "32", "--rounds", "1", *words, "--json")
+
+    assert result.code == 0, result.err
+    measured = json.loads(result.out)
+    assert measured["ranks"] == 2 and measured["zero_stage"] == 3 and measured["tokens"] == 64
+    for rank in measured["per_rank"]:
+        assert rank["sent"] == measured["planned"]["sent"] and rank["sent"]["all"] > 0
+        assert rank["states_bytes"] == measured["published"]["states_bytes"]
+        assert rank["held"]["nvme"] > 0 and rank["peak_rss_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configured_step_of_several_ranks_takes_its_stage_from_the_file(tiny, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps({
+        "model_name_or_path": str(tiny("llama")), "max_seq_length": 32, "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2, "strata": {
+            "zero_stage": 2, "budgets": {"device": "64MiB", "host": "64MiB"},
+            "placement": {"param": "host", "grad": "host", "optimizer": "host"}}}))
+    result = run_strata("bench", "step", "--nproc=2", "--config", config, "--rounds", "1", "--json")
+
+    assert result.code == 0, result.err
+    measured = json.loads(result.out)
+    assert measured["zero_stage"] == 2 and measured["micro_batches"] == 2
+    assert measured["per_rank"][1]["sent"] == measured["planned"]["sent"]
+
+
+def test_ranks_on_request_are_started_by_hand(tmp_path):
+    result = run_strata("bench", "step", "--nproc", "2", "--on-request", "host", "--dir", tmp_path)
+    assert result.code == 2 and "by hand" in result.err
+
+
 def test_a_home_that_is_none_is_refused(tmp_path):
     result = run_strata("bench", "step", "--on-request", "cloud", "--dir", tmp_path)
     assert result.code == 2 and "cloud" in result.err
