@@ -89,10 +89,10 @@ def test_hide_forecasts_for_the_machine_and_the_model_it_is_given(tmp_path):
     assert slow["rows"][0]["fits"] and slow["rows"][0]["tokens"] > fast["rows"][0]["tokens"]
 
 
-def test_the_comparison_says_why_it_is_skipped(tmp_path):
+@pytest.mark.parametrize("script", ["step_vs_deepspeed.py", "ranks_vs_peers.py"])
+def test_a_comparison_says_why_it_is_skipped(tmp_path, script):
     """Without the packages or the program it prints a reason and succeeds, as `make bench` relies on."""
-    script = ROOT / "bench" / "step_vs_deepspeed.py"
-    command = [sys.executable, "-S", script, "--dir", tmp_path, "--strata", tmp_path / "none"]
+    command = [sys.executable, "-S", ROOT / "bench" / script, "--dir", tmp_path, "--strata", tmp_path / "none"]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ})
     assert run.returncode == 0, run.stderr
     assert "is not installed" in json.loads(run.stdout)["skipped"]
