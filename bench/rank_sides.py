@@ -3,7 +3,7 @@
 import os
 import statistics
 
-from step_sides import GIB, ROOT, Side, Sides, buffer_settings, free_port, parameters_of
+from step_sides import GIB, ROOT, STEPS_A_REQUEST, Side, Sides, buffer_settings, free_port, parameters_of
 
 WORKERS = {peer: os.path.join(ROOT, "bench", f"{peer}_worker.py") for peer in ("fsdp2", "deepspeed")}
 # Where the states of both are, and whom we are compared with; FSDP2 keeps its states in memory always.
@@ -37,9 +37,12 @@ class RankedSide:
             raise
 
     def step(self):
+        before = [rank.cpu_seconds() for rank in self.ranks]
         for rank in self.ranks:
             rank.send("step")
-        return merged(self.of_all(lambda rank: rank.answer()))
+        answer = merged(self.of_all(lambda rank: rank.answer()))
+        used = [rank.cpu_seconds() - cpu for rank, cpu in zip(self.ranks, before)]
+        return answer | {"cpu_seconds": max(used) / STEPS_A_REQUEST}
 
     def peak_resident_bytes(self):
         return max(rank.peak_resident_bytes() for rank in self.ranks)

@@ -10,7 +10,8 @@ recomputation of every block; clipping on both sides; collectives over the loopb
 
 Rows are named home/peer. Home: where our states are, nvme (12 bytes a parameter, next to nothing cached) or host. Peers: fsdp2
 (bench/fsdp2_worker.py says with which settings; its states are in memory in both rows) and deepspeed (parameters and states on
-NVMe, or offloaded to memory). "Exposed" is a step less computing alone of the same round; a time is that of the slowest rank, peak
+NVMe, or offloaded to memory). "CPU s" are the processor seconds of a step, which a busy machine stretches less than the time;
+where the kernel works for a process in threads of its own (io_uring, sockets) they are missing. "Exposed" is a step less computing alone of the same round; a time is that of the slowest rank, peak
 resident memory that of the largest process. Prints a table on stderr and one JSON object on stdout:
 {row: {...} or {"skipped": why}, "ranks", "shape", "tokens": of a rank, "rounds", "load_before", "load_after"}.
 """
@@ -21,8 +22,19 @@ import os
 import tempfile
 
 from rank_sides import ROWS, RankSides, memory_need
-from step_rows import rounds_of, say, summary, why_not
+from step_rows import median_and_mad, rounds_of, say, summary, why_not
 from step_sides import GIB, ROOT, SHAPES, SIDES, buffer_settings, memory_available
+
+
+def row_of(samples, peaks, about, ranks):
+    result = summary(samples, peaks, about)
+    for side in ("ours", "theirs"):
+        result[side]["cpu_seconds"] = median_and_mad([one["cpu_seconds"] for one in samples[side]])
+        result[side]["compute_cpu_seconds"] = median_and_mad([one["cpu_seconds"] for one in samples[side + "_compute"]])
+    result["cpu_ratio"] = median_and_mad(
+        [b["cpu_seconds"] / a["cpu_seconds"] for a, b in zip(samples["ours"], samples["theirs"])])
+    result["ours"]["sent_bytes_per_rank"] = samples["ours"][-1]["sent_bytes"] // ranks
+    return result
 
 
 def measure(options, sides, row):
@@ -34,13 +46,11 @@ def measure(options, sides, row):
         samples, peaks, about = rounds_of(sides, row, buffer_settings(sides.shape)[0], options.rounds, (SIDES,))
     except RuntimeError as error:
         return {"skipped": f"did not run: {str(error).strip().splitlines()[-1]}"}
-    result = summary(samples, peaks, about) | {"load": [load, os.getloadavg()[0]]}
-    result["ours"]["sent_bytes_per_rank"] = samples["ours"][-1]["sent_bytes"] // sides.ranks
-    return result
+    return row_of(samples, peaks, about, sides.ranks) | {"load": [load, os.getloadavg()[0]]}
 
 
 def table(results):
-    lines = ["row              side        total s (MAD)   compute   exposed (MAD)   RSS GiB   load"]
+    lines = ["row              side        total s (MAD)   compute   exposed (MAD)   RSS GiB   CPU s   of it computing   load"]
     for name in (row for row in ROWS if row in results):
         row = results[name]
         if "skipped" in row:
@@ -50,11 +60,12 @@ def table(results):
             one = row[side]
             total, exposed = (f"{one[key]['median']:.2f} ({one[key]['mad']:.2f})" for key in ("seconds", "exposed_seconds"))
             lines.append(f"{name:16} {'strata' if side == 'ours' else name.split('/')[1]:10} {total:>14} "
-                         f"{one['compute_seconds']['median']:9.2f} {exposed:>15} {one['peak_rss_bytes'] / GIB:9.2f}   "
+                         f"{one['compute_seconds']['median']:9.2f} {exposed:>15} {one['peak_rss_bytes'] / GIB:9.2f} "
+                         f"{one['cpu_seconds']['median']:7.2f} {one['compute_cpu_seconds']['median']:17.2f}   "
                          f"{row['load'][0]:.1f} to {row['load'][1]:.1f}")
         ratio = row["total_ratio"]
-        lines.append(f"{'':16} theirs / ours: total {ratio['median']:.2f} (MAD {ratio['mad']:.2f}, worst {min(ratio['all']):.2f}); "
-                     f"ours / theirs: exposed {row['exposed_ratio']:.2f}, RSS {row['peak_rss_ratio']:.2f}")
+        lines.append(f"{'':16} theirs / ours: total {ratio['median']:.2f} (MAD {ratio['mad']:.2f}, worst {min(ratio['all']):.2f}), "
+                     f"CPU {row['cpu_ratio']['median']:.2f} (MAD {row['cpu_ratio']['mad']:.2f}); ours / theirs: exposed {row['exposed_ratio']:.2f}, RSS {row['peak_rss_ratio']:.2f}")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ import threading
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORKER = os.path.join(ROOT, "bench", "deepspeed_worker.py")
 GIB = 1 << 30
+STEPS_A_REQUEST = 2  # the second one is reported
 ANSWER_SECONDS = 1800  # a guard against hangs; the first use of DeepSpeed compiles for minutes
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -159,6 +160,12 @@ class Side:
     def peak_resident_bytes(self):
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
+    def cpu_seconds(self):
+        """Of all threads since the start, from proc(5)."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as stat:
+            words = stat.read().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self):
         self.process.kill()

@@ -125,10 +125,13 @@ def test_cpus_are_divided_among_ranks_and_none_is_left_without():
 
 def test_a_row_of_ranks_says_who_is_faster_smaller_and_exposes_less():
     peaks = {name: 2 << 30 for name in samples()} | {"theirs": 4 << 30}
-    row = step_rows.summary(samples(), peaks, ABOUT) | {"load": [0.5, 1.5]}
+    steps = {name: [step | {"cpu_seconds": 2.0 if name.startswith("ours") else 3.0, "sent_bytes": 40} for step in taken]
+             for name, taken in samples().items()}
+    row = ranks_vs_peers.row_of(steps, peaks, ABOUT, ranks=2) | {"load": [0.5, 1.5]}
     text = ranks_vs_peers.table({"nvme/fsdp2": row, "host/fsdp2": {"skipped": "needs more"}})
 
-    assert "total 1.60 (MAD 0.40, worst 1.20); ours / theirs: exposed 0.67, RSS 0.50" in text
+    assert "total 1.60 (MAD 0.40, worst 1.20), CPU 1.50 (MAD 0.00); ours / theirs: exposed 0.67, RSS 0.50" in text
+    assert row["ours"]["sent_bytes_per_rank"] == 20
     assert "strata" in text and "0.5 to 1.5" in text
     assert "host/fsdp2       skipped: needs more" in text
 
