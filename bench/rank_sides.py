@@ -65,11 +65,11 @@ def cpus_of(rank, ranks, cpus):
 
 
 class RankSides(Sides):
-    """Starts jobs of `ranks` processes. What it measures is named home/peer, as in ROWS."""
+    """Starts jobs of `ranks` processes with products in bf16. What it measures is named home/peer, as in ROWS."""
 
     def __init__(self, strata, shape, folder, tokens, ranks):
         self.ranks = ranks
-        super().__init__(strata, shape, folder, tokens)
+        super().__init__(strata, shape, folder, tokens, "bf16")
 
     def start(self, name, row, buffers):
         home, peer = row.split("/")

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "engine/model_size.h"
 
 namespace strata::bench {
 
@@ -15,6 +16,8 @@ using engine::EngineConfig;
 using offload::TierKind;
 
 namespace {
+
+constexpr std::uint64_t kMostAtHome = 18;  // bytes a parameter, with gradients in fp32
 
 EngineConfig base_config(const StepBenchOptions& options, const std::filesystem::path& model) {
   EngineConfig config = options.engine;
@@ -106,17 +109,22 @@ EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem:
   config.grad_home = TierKind::Host;
   config.nvme_paths = {options.dir};
   config.device_budget = std::uint64_t{4} << 30;
-  config.host_budget = std::uint64_t{4} << 30;
   if (options.host_budget > 0) {
     config.host_budget = options.host_budget;
     return config;
   }
-  // What is at home there, and pages for reading ahead and writing behind, but no room for a cache.
+  // What is at home there, and pages for reading ahead and writing behind, but no room for a cache. Nothing is allocated
+  // for the first plan, so it need not leave room for that of other ranks.
   config.slot_bytes = std::uint64_t{1} << 20;
+  EngineConfig roomy = config;
+  roomy.local_ranks = 1;
+  roomy.host_budget = kMostAtHome * engine::model_size(model).parameters + (std::uint64_t{256} << 20);
+  const engine::MemoryPlan plan = Engine::plan(roomy);
   std::uint64_t at_home = 0;
-  for (const engine::PlanRow& row : Engine::plan(config).rows) {
+  for (const engine::PlanRow& row : plan.rows) {
     if (row.what != "pages (staging and cache)") at_home += row.bytes[1];
   }
+  config.device_budget = plan.need[0];
   config.host_budget = at_home + options.page_bytes;
   return config;
 }

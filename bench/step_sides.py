@@ -200,12 +200,14 @@ def free_port():
 
 
 class Sides:
-    """Starts processes for one shape, as many tokens a step as `tokens` says."""
+    """Starts processes for one shape, as many tokens a step as `tokens` says. `compute`: the type of products, ours and theirs;
+    auto: what ours probes once, because on a busy machine another probe may find another type."""
 
-    def __init__(self, strata, shape, folder, tokens):
-        self.strata, self.shape, self.folder, self.tokens = strata, shape, folder, tokens
-        with self.ours("compute") as side:
-            self.compute = side.about["compute"]  # the type of our products, and of theirs
+    def __init__(self, strata, shape, folder, tokens, compute="auto"):
+        self.strata, self.shape, self.folder, self.tokens, self.compute = strata, shape, folder, tokens, compute
+        if compute == "auto":
+            with self.ours("compute") as side:
+                self.compute = side.about["compute"]
 
     def start(self, name, home, buffers):
         if name.startswith("ours"):
@@ -222,7 +224,7 @@ class Sides:
 
     def words_of_ours(self, home):
         words = [self.strata, "bench", "step", "--on-request", home.split("-")[0], "--dir", self.folder]
-        words += ["--recompute", "all"]  # as theirs
+        words += ["--recompute", "all", "--compute", self.compute]  # as theirs
         if home.endswith("-narrow"):
             words += ["--master", "remainder", "--moments", "8bit"]
         if home.endswith("-cached"):

@@ -153,6 +153,10 @@ int run_bench_step(const Arguments& arguments) {
   app.add_option(
       "--recompute", recompute,
       "layers computed again in backward: auto (those whose activations do not fit), all, none, or how many");
+  const std::map<std::string, engine::Compute> types{
+      {"auto", engine::Compute::Auto}, {"bf16", engine::Compute::ParamType}, {"fp32", engine::Compute::Fp32}};
+  app.add_option("--compute", options.engine.compute, "type of matrix products: auto (probed), bf16, fp32")
+      ->transform(CLI::CheckedTransformer(types));
   app.add_flag("--hide", measuring.hide, "look for the fewest tokens a step that hide what offloading adds");
   app.add_flag("--json", json, "print one JSON object");
   const std::map<std::string, bench::StatesHome> homes{

@@ -68,6 +68,16 @@ def test_a_configured_step_of_several_ranks_takes_its_stage_from_the_file(tiny, 
     assert measured["per_rank"][1]["sent"] == measured["planned"]["sent"]
 
 
+@pytest.mark.parametrize("compute", ["bf16", "fp32"])
+def test_the_type_of_products_may_be_fixed(tmp_path, compute):
+    words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
+    command = [program(), "bench", "step", "--on-request", "host", "--dir", tmp_path, "--tokens", "32", *words]
+    run = subprocess.run([*map(str, command), "--compute", compute], input="", capture_output=True, text=True, timeout=TIMEOUT)
+
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["compute"] == compute
+
+
 def test_ranks_on_request_are_started_by_hand(tmp_path):
     result = run_strata("bench", "step", "--nproc", "2", "--on-request", "host", "--dir", tmp_path)
     assert result.code == 2 and "by hand" in result.err
