@@ -50,7 +50,7 @@ demo: program
 	@tools/demo.sh
 
 # DIR is a folder on the drive in question. Without a compiler or network for DeepSpeed and the other optimizers the comparisons with
-# them say why they are skipped; with it the last one takes an hour or more.
+# them say why they are skipped; with it step_vs_deepspeed.py takes an hour or more.
 bench: program
 	@cmake --build --preset release -j $(JOBS) --target strata_adam_shared
 	@$(BUILD)/bin/strata bench adam
@@ -61,6 +61,8 @@ bench: program
 	@$(BUILD)/bin/strata bench update --dir $(BENCH_DIR)
 	@$(BUILD)/bin/strata bench step --dir $(BENCH_DIR) --hide
 	@$(BENCH_PYTHON) bench/step_vs_deepspeed.py --dir $(BENCH_DIR) --hide
+	@$(BUILD)/bin/strata bench step --nproc 2 --dir $(BENCH_DIR)
+	@$(BENCH_PYTHON) bench/ranks_vs_peers.py --dir $(BENCH_DIR)
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu')

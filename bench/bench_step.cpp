@@ -10,15 +10,16 @@
 #include "bench/drive_rates.h"
 #include "bench/measured_t_hide.h"
 #include "bench/process_memory.h"
+#include "bench/ranks_step.h"
 #include "bench/span_overlap.h"
 #include "bench/step_bounds.h"
 #include "bench/step_model.h"
+#include "bench/step_summary.h"
 #include "bench/uncached_traffic.h"
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/statistics.h"
 #include "engine/engine.h"
-#include "engine/from_run_config.h"
 
 namespace strata::bench {
 namespace {
@@ -31,18 +32,6 @@ using nlohmann::json;
 constexpr std::int64_t kFewestTokens = 16;     // of a micro-batch, where T_hide is looked for
 constexpr std::int64_t kMostTimesTokens = 16;  // of what was asked for
 
-json summary_of(const std::vector<StepSummary>& steps) {
-  const auto of = [&steps](double StepSummary::*member) {
-    std::vector<double> values;
-    for (const StepSummary& step : steps) values.push_back(step.*member);
-    return median(values);
-  };
-  return {{"seconds", of(&StepSummary::seconds)},           {"forward", of(&StepSummary::forward_seconds)},
-          {"backward", of(&StepSummary::backward_seconds)}, {"optimizer", of(&StepSummary::optimizer_seconds)},
-          {"stall", of(&StepSummary::stall_seconds)},       {"nvme_read_bytes", steps.back().nvme_read},
-          {"nvme_written_bytes", steps.back().nvme_written}};
-}
-
 // Share of the time with requests of a direction in flight during which a layer was computed.
 json overlap_of(Trace& trace) {
   const std::vector<Trace::Span> spans = trace.spans();
@@ -53,16 +42,6 @@ json overlap_of(Trace& trace) {
     return all > 0 ? seconds_of(common_part(requests, compute)) / all : 0;
   };
   return {{"read", share("nvme0 read")}, {"write", share("nvme0 write")}};
-}
-
-std::unique_ptr<Engine> in_memory_beside(const Engine& engine) {
-  try {
-    return Engine::create(compute_config_of(engine));
-  } catch (const OutOfBudget& error) {
-    throw OutOfBudget(
-        "bench step compares with the same model in memory, which does not fit beside it: " + std::string(error.what()),
-        error.need_bytes(), error.have_bytes());
-  }
 }
 
 json traffic_of(const Engine& engine, const StepSummary& last) {
@@ -94,7 +73,7 @@ json measure(EngineConfig config, const StepMeasuring& measuring, const engine::
   const std::vector<data::Batch> batches = batches_of(config, engine->model_config().vocab_size);
   StepSummary b = settled_step(*engine, batches);
   const std::uint64_t peak = peak_resident_bytes();
-  const std::unique_ptr<Engine> memory = in_memory_beside(*engine);
+  const std::unique_ptr<Engine> memory = engine_beside(compute_config_of(*engine));
   StepSummary a = settled_step(*memory, batches);
   bool bits_equal = a.loss == b.loss && a.grad_norm == b.grad_norm;
   std::vector<StepSummary> in_memory, steps;
@@ -159,6 +138,7 @@ std::string format_bounds(const json& result) {
 json measure_all(const EngineConfig& config, const StepMeasuring& measuring,
                  const std::function<EngineConfig(std::int64_t)>& with_tokens) {
   if (measuring.rounds < 1) throw ConfigError("bench step needs at least one round");
+  if (config.comm && config.comm->world() > 1) return measure_ranks_step(config, measuring);
   const engine::DriveRates rates =
       config.nvme_paths.size() == 1 ? measure_drive_rates(config.nvme_paths.front()) : engine::DriveRates{};
   json result = measure(config, measuring, rates);
@@ -195,8 +175,8 @@ json run_step_bench(const StepBenchOptions& options, const StepMeasuring& measur
   });
 }
 
-json run_step_bench(const engine::RunConfig& run, const StepMeasuring& measuring) {
-  EngineConfig config = engine::engine_config(run);
+json run_step_bench(const EngineConfig& of_a_run, const StepMeasuring& measuring) {
+  EngineConfig config = of_a_run;
   config.random_weights = true;
   return measure_all(config, measuring, [&](std::int64_t tokens) {
     // First fewer or more sequences, then shorter ones.
@@ -209,6 +189,7 @@ json run_step_bench(const engine::RunConfig& run, const StepMeasuring& measuring
 }
 
 std::string format_step_bench(const json& result) {
+  if (result.contains("per_rank")) return format_ranks_step(result);
   const auto number = [&result](const char* key) { return result[key].get<double>(); };
   std::ostringstream out;
   out << std::fixed << std::setprecision(3) << result["parameters"] << " parameters, " << result["tokens"]

@@ -3,13 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <functional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
-#include "core/optimizer_config.h"
-#include "engine/run_config.h"
+#include "engine/engine_config.h"
 
 namespace strata::bench {
 
@@ -21,26 +20,34 @@ struct StepBenchOptions {
   std::int64_t heads = 0;     // 0: of 64 elements each
   std::int64_t kv_heads = 0;  // 0: as many
   std::int64_t vocab = 49152;
-  std::int64_t tokens = 256;   // of one step
+  std::int64_t tokens = 256;   // of one micro-batch
   std::int64_t positions = 0;  // that the model allows, at least `tokens`
-  OptimizerConfig optimizer;
-  std::optional<std::uint64_t> recomputed_layers;  // in backward; absent: those whose activations do not fit
+  // Optimizer, recomputed layers, micro-batches, ZeRO stage and ranks; the rest follows from the other options.
+  engine::EngineConfig engine;
   std::uint64_t host_budget = 0;  // 0: what gradients need and page_bytes, so that next to nothing is cached
   std::uint64_t page_bytes = std::uint64_t{48} << 20;  // for reading ahead and writing behind
 };
+
+// Runs what it is given, and returns what that returns. Where there are several ranks, an engine that outlives a
+// failure waits for collectives that will never end, unless the failure is told before: cli/rank_job.h.
+using Guard = std::function<int(const std::function<int()>&)>;
+inline int unguarded(const std::function<int()>& body) {
+  return body();
+}
 
 // How a step is measured, whatever it is.
 struct StepMeasuring {
   std::int64_t rounds = 5;
   std::filesystem::path trace{};  // where a Chrome trace of the steps goes; empty: none
-  bool hide = false;              // look for T_hide as well, which takes several times as long
+  bool hide = false;              // look for T_hide as well, which takes several times as long; one rank only
+  Guard guard = unguarded;
 };
 
 // A Llama of random weights takes alternating steps as configured and with everything in memory, for its computing
 // alone; in one process, with the same batch, products and recomputed layers, so the same bits. Medians over the
 // rounds, the first one left out. The first form: that of the options, with parameters and optimizer states on NVMe.
-// The second: the model (its config.json; weights are random), batch, homes, states and budgets of a run's
-// configuration, as `strata train` takes them.
+// The second: the model (its config.json; weights are random), batch, homes, states and budgets of `config`, which may
+// be that of a run. With several ranks all call it, and what follows is replaced by what ranks_step.h says.
 //
 // {"parameters", "tokens": of a step, "rounds", "description",
 //  "memory": {"seconds", "forward", "backward", "optimizer", "stall"}, "step": the same as configured, with
@@ -62,7 +69,7 @@ struct StepMeasuring {
 //    "more than", "points": [{"tokens", "ratio"}]}}
 // Throws: ConfigError, OutOfBudget (also where the same model in memory does not fit), IoError.
 nlohmann::json run_step_bench(const StepBenchOptions& options, const StepMeasuring& measuring);
-nlohmann::json run_step_bench(const engine::RunConfig& run, const StepMeasuring& measuring);
+nlohmann::json run_step_bench(const engine::EngineConfig& config, const StepMeasuring& measuring);
 std::string format_step_bench(const nlohmann::json& result);
 
 }  // namespace strata::bench

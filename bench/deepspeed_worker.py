@@ -1,63 +1,10 @@
-"""One side of bench/step_vs_deepspeed.py: steps of a Llama under DeepSpeed ZeRO-3, or its forward and backward alone.
-
-Reads one JSON object, the job, from the first line of stdin; then takes one settled step for each further line: the second of
-two after a pause. Prints a JSON line when ready and one for each step. See jobs in step_vs_deepspeed.py.
+"""One side of bench/step_vs_deepspeed.py and bench/ranks_vs_peers.py: steps of a Llama under DeepSpeed ZeRO-3, or its forward and
+backward alone. How it is asked for them: torch_side.py.
 """
 
-import json
-import os
-import sys
 import time
 
-
-def make_model(job):
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = job["shape"]
-    config = LlamaConfig(
-        hidden_size=shape["hidden"],
-        intermediate_size=shape["inner"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["heads"],
-        num_key_value_heads=shape["kv_heads"],
-        vocab_size=shape["vocab"],
-        tie_word_embeddings=True,
-        max_position_embeddings=job["tokens"],
-        use_cache=False,
-    )
-    torch.manual_seed(1)
-    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
-    model.gradient_checkpointing_enable()  # as ours: every block is recomputed
-    if job["compute"] == "fp32":
-        upcast_products(model)
-    return model.train()
-
-
-def upcast_products(model):
-    """As Strata's fp32 compute does: 16-bit weights, each upcast where it is used; activations in fp32."""
-    import torch
-
-    def linear(module):
-        return lambda x: torch.nn.functional.linear(
-            x.float(), module.weight.float(), None if module.bias is None else module.bias.float()
-        )
-
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.forward = linear(module)
-        elif isinstance(module, torch.nn.Embedding):
-            module.forward = lambda ids, embed=module.forward: embed(ids).float()
-
-
-def batch_of(job):
-    """The batch of `strata bench step`."""
-    import torch
-
-    vocab = job["shape"]["vocab"]
-    tokens = torch.tensor([[(t * 7919 + 13) % vocab for t in range(job["tokens"])]])
-    labels = torch.tensor([[(t * 104729 + 1) % vocab for t in range(job["tokens"])]])
-    return {"input_ids": tokens, "shift_labels": labels, "labels": labels}  # not shifted once more
+from torch_side import batch_of, join_ranks, make_model, serve
 
 
 def deepspeed_config(job):
@@ -103,8 +50,7 @@ class DeepSpeedSteps:
     def __init__(self, job):
         import deepspeed
 
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job["port"])}
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        join_ranks(job)
         deepspeed.init_distributed(dist_backend="gloo")
         model = make_model(job)
         self.engine, *_ = deepspeed.initialize(
@@ -123,36 +69,5 @@ class DeepSpeedSteps:
         return {"seconds": end - start, "optimizer": end - updating, "loss": loss}
 
 
-class ComputeSteps:
-    """Forward and backward in memory: what a step takes when nothing is offloaded and nothing is updated."""
-
-    def __init__(self, job):
-        self.model = make_model(job)
-        self.batch = batch_of(job)
-
-    def step(self):
-        start = time.perf_counter()
-        loss = self.model(**self.batch).loss
-        loss.backward()
-        end = time.perf_counter()
-        self.model.zero_grad(set_to_none=False)  # the gradients' memory stays
-        return {"seconds": end - start, "loss": float(loss)}
-
-
-def main():
-    job = json.loads(sys.stdin.readline())
-    stdout = os.dup(1)  # DeepSpeed and the compiler talk on stdout; it is kept for the results
-    os.dup2(2, 1)
-    with os.fdopen(stdout, "w", buffering=1) as out:
-        import torch
-
-        torch.set_num_threads(job["threads"])
-        side = ComputeSteps(job) if job["home"] == "none" else DeepSpeedSteps(job)
-        print(json.dumps({"ready": True}), file=out)
-        for _ in sys.stdin:
-            side.step()
-            print(json.dumps(side.step()), file=out)
-
-
 if __name__ == "__main__":
-    main()
+    serve(DeepSpeedSteps)

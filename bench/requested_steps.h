@@ -9,15 +9,16 @@
 namespace strata::bench {
 
 // Compute: there are none. Everything else is in memory and nothing of an update runs beside a forward, so that forward
-// and backward are computing alone; 6 bytes a parameter.
+// and backward are computing alone; 6 bytes a parameter. Of several ranks each computes for itself.
 enum class StatesHome : std::uint8_t { Compute, Host, Nvme };
 
 // The model of run_step_bench() in one engine. Prints a line of JSON when it is ready, {"parameters", "compute",
 // "description", "recomputed_layers", "uncached_read_bytes", "uncached_written_bytes": what a step would move if
 // nothing stayed in memory (uncached_traffic.h)}, and one for each line that it reads, after a settled step:
-// {"seconds", "forward", "backward", "optimizer", "stall", "nvme_read_bytes", "nvme_written_bytes", "loss"}. Between
-// two requests nothing of it runs. With states in memory no update runs beside a forward, so that forward and backward
-// are computing alone. Ends with `in`. Throws: ConfigError, OutOfBudget, IoError.
-void run_requested_steps(const StepBenchOptions& options, StatesHome home, std::istream& in, std::ostream& out);
+// {"seconds", "forward", "backward", "optimizer", "stall", "nvme_read_bytes", "nvme_written_bytes", "loss",
+// "sent_bytes": to other ranks}. Between two requests nothing of it runs. Ends with `in`. Several ranks are each asked
+// for a step, and each answers. Throws: ConfigError, OutOfBudget, IoError, CommError.
+void run_requested_steps(const StepBenchOptions& options, StatesHome home, std::istream& in, std::ostream& out,
+                         const Guard& guard = unguarded);
 
 }  // namespace strata::bench

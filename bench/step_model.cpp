@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "engine/model_size.h"
 
 namespace strata::bench {
 
@@ -16,15 +17,25 @@ using offload::TierKind;
 
 namespace {
 
+constexpr std::uint64_t kMostAtHome = 18;  // bytes a parameter, with gradients in fp32
+
 EngineConfig base_config(const StepBenchOptions& options, const std::filesystem::path& model) {
-  EngineConfig config;
+  EngineConfig config = options.engine;
   config.model = model;
   config.random_weights = true;
-  config.optimizer = options.optimizer;
   config.batch_size = 1;
   config.max_tokens = options.tokens;
-  config.recomputed_layers = options.recomputed_layers;
   return config;
+}
+
+void leave_the_other_ranks(EngineConfig& config) {
+  config.comm.reset();
+  config.node_comm.reset();
+  config.across_comm.reset();
+  config.communicator_bytes = 0;
+  config.slow_links = {};
+  config.shard_within_node = false;
+  config.held_layers.reset();
 }
 
 }  // namespace
@@ -74,6 +85,7 @@ std::int64_t tokens_of(const EngineConfig& config) {
 
 EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model) {
   EngineConfig config = base_config(options, model);
+  leave_the_other_ranks(config);
   config.param_home = config.optimizer_home = config.grad_home = TierKind::Device;
   config.host_budget = std::uint64_t{1} << 30;
   config.optimizer = {.kind = OptimizerKind::Sgd, .master = MasterEncoding::Remainder};
@@ -90,30 +102,37 @@ EngineConfig host_config(const StepBenchOptions& options, const std::filesystem:
 
 EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem::path& model) {
   EngineConfig config = base_config(options, model);
-  config.param_home = TierKind::Nvme;
-  config.optimizer_home = TierKind::Nvme;
+  // What several ranks have whole, each would write for itself.
+  const int divided = config.comm && config.comm->world() > 1 ? config.zero_stage : 3;
+  config.param_home = divided >= 3 ? TierKind::Nvme : TierKind::Host;
+  config.optimizer_home = divided >= 1 ? TierKind::Nvme : TierKind::Host;
   config.grad_home = TierKind::Host;
   config.nvme_paths = {options.dir};
   config.device_budget = std::uint64_t{4} << 30;
-  config.host_budget = std::uint64_t{4} << 30;
   if (options.host_budget > 0) {
     config.host_budget = options.host_budget;
     return config;
   }
-  // Gradients, and pages for reading ahead and writing behind, but no room for a cache.
-  const std::uint64_t pages = options.page_bytes;
+  // What is at home there, and pages for reading ahead and writing behind, but no room for a cache. Nothing is allocated
+  // for the first plan, so it need not leave room for that of other ranks.
   config.slot_bytes = std::uint64_t{1} << 20;
-  std::uint64_t grads = 0;
-  for (const engine::PlanRow& row : Engine::plan(config).rows) {
-    if (row.what == "gradients" || row.what == "gradient staging" || row.what == "file buffer") grads += row.bytes[1];
+  EngineConfig roomy = config;
+  roomy.local_ranks = 1;
+  roomy.host_budget = kMostAtHome * engine::model_size(model).parameters + (std::uint64_t{256} << 20);
+  const engine::MemoryPlan plan = Engine::plan(roomy);
+  std::uint64_t at_home = 0;
+  for (const engine::PlanRow& row : plan.rows) {
+    if (row.what != "pages (staging and cache)") at_home += row.bytes[1];
   }
-  config.host_budget = grads + pages;
+  config.device_budget = plan.need[0];
+  config.host_budget = at_home + options.page_bytes;
   return config;
 }
 
 EngineConfig compute_config_of(const Engine& engine) {
   EngineConfig config = engine.config();
   const engine::MemoryPlan& plan = engine.memory_plan();
+  leave_the_other_ranks(config);
   config.param_home = config.optimizer_home = config.grad_home = TierKind::Device;
   config.param_host_share = config.optimizer_host_share = 0;
   config.nvme_paths.clear();
@@ -130,6 +149,16 @@ EngineConfig compute_config_of(const Engine& engine) {
   config.overlap_update = false;
   config.trace = nullptr;
   return config;
+}
+
+std::unique_ptr<Engine> engine_beside(const EngineConfig& config) {
+  try {
+    return Engine::create(config);
+  } catch (const OutOfBudget& error) {
+    throw OutOfBudget(
+        "bench step compares with the same model in memory, which does not fit beside it: " + std::string(error.what()),
+        error.need_bytes(), error.have_bytes());
+  }
 }
 
 engine::StepSummary settled_step(Engine& engine, std::span<const data::Batch> batches) {

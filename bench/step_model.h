@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,18 +27,22 @@ std::vector<data::Batch> batches_of(const engine::EngineConfig& config, std::int
 // Tokens of all of them.
 std::int64_t tokens_of(const engine::EngineConfig& config);
 
-// Everything on the device, no optimizer states, and no update beside a forward.
+// Everything on the device of a rank alone, no optimizer states, and no update beside a forward.
 engine::EngineConfig compute_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters, gradients and optimizer states in host memory.
 engine::EngineConfig host_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // Parameters and optimizer states on the drive; without options.host_budget, next to nothing of them cached.
 engine::EngineConfig nvme_config(const StepBenchOptions& options, const std::filesystem::path& model);
 // The computing of `engine` alone: the same model, batches, products and recomputed layers with everything on the
-// device, and no update beside a forward.
+// device of a rank alone, and no update beside a forward.
 engine::EngineConfig compute_config_of(const engine::Engine& engine);
+// With `config`, beside another one that it is compared with. Throws: as Engine::create; OutOfBudget says why it is
+// needed.
+std::unique_ptr<engine::Engine> engine_beside(const engine::EngineConfig& config);
 
 // A step in the middle of others: the second one after a pause, because its update runs under the forward of the next.
 // Nothing of this engine runs when it returns.
+inline constexpr std::uint64_t kStepsUntilSettled = 2;
 engine::StepSummary settled_step(engine::Engine& engine, std::span<const data::Batch> batches);
 
 }  // namespace strata::bench

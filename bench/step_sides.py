@@ -1,4 +1,4 @@
-"""The processes that bench/step_vs_deepspeed.py measures in turn, and what each needs of the machine."""
+"""The processes that bench/step_vs_deepspeed.py and bench/ranks_vs_peers.py measure in turn, and what each needs of the machine."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import threading
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORKER = os.path.join(ROOT, "bench", "deepspeed_worker.py")
 GIB = 1 << 30
+STEPS_A_REQUEST = 2  # the second one is reported
 ANSWER_SECONDS = 1800  # a guard against hangs; the first use of DeepSpeed compiles for minutes
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -113,7 +114,7 @@ def choose_grouping(home, shape, folder):
 
 
 class Side:
-    """A process that takes a step for each line on its stdin and answers with a line of JSON."""
+    """A process that takes a step for each line on its stdin and answers with a line of JSON, once it is ready()."""
 
     def __init__(self, words, job=None, environment=None):
         self.words = words
@@ -124,7 +125,14 @@ class Side:
         )
         if job is not None:
             self.send(json.dumps(job))
-        self.about = self.answer()
+
+    def ready(self):
+        try:
+            self.about = self.answer()  # what it says of itself
+        except BaseException:
+            self.kill()
+            raise
+        return self
 
     def send(self, line):
         try:
@@ -153,11 +161,23 @@ class Side:
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 
-    def __enter__(self):
-        return self
+    def cpu_seconds(self):
+        """Of all threads since the start, from proc(5)."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as stat:
+            words = stat.read().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
-    def __exit__(self, *_):
-        self.process.stdin.close()
+    def kill(self):
+        self.process.kill()
+        self.end()
+
+    def end(self):
+        if self.log.closed:
+            return
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it is gone
         try:
             self.process.wait(ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
@@ -166,14 +186,28 @@ class Side:
         self.process.stdout.close()
         self.log.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
 
 class Sides:
-    """Starts processes for one shape, as many tokens a step as `tokens` says."""
+    """Starts processes for one shape, as many tokens a step as `tokens` says. `compute`: the type of products, ours and theirs;
+    auto: what ours probes once, because on a busy machine another probe may find another type."""
 
-    def __init__(self, strata, shape, folder, tokens):
-        self.strata, self.shape, self.folder, self.tokens = strata, shape, folder, tokens
-        with self.ours("compute") as side:
-            self.compute = side.about["compute"]  # the type of our products, and of theirs
+    def __init__(self, strata, shape, folder, tokens, compute="auto"):
+        self.strata, self.shape, self.folder, self.tokens, self.compute = strata, shape, folder, tokens, compute
+        if compute == "auto":
+            with self.ours("compute") as side:
+                self.compute = side.about["compute"]
 
     def start(self, name, home, buffers):
         if name.startswith("ours"):
@@ -183,8 +217,14 @@ class Sides:
         return self.theirs("cpu" if home == "host" else "nvme", buffers)
 
     def ours(self, home):
+        return Side(self.words_of_ours(home), environment={"GLIBC_TUNABLES": ""}).ready()
+
+    def theirs(self, home, buffers):
+        return self.worker(WORKER, self.job_of(home, buffers)).ready()
+
+    def words_of_ours(self, home):
         words = [self.strata, "bench", "step", "--on-request", home.split("-")[0], "--dir", self.folder]
-        words += ["--recompute", "all"]  # as theirs
+        words += ["--recompute", "all", "--compute", self.compute]  # as theirs
         if home.endswith("-narrow"):
             words += ["--master", "remainder", "--moments", "8bit"]
         if home.endswith("-cached"):
@@ -192,12 +232,13 @@ class Sides:
         words += ["--tokens", str(self.tokens)]
         for key, value in self.shape.items():
             words += ["--" + key.replace("_", "-"), str(value)]
-        return Side(words, environment={"GLIBC_TUNABLES": ""})
+        return words
 
-    def theirs(self, home, buffers):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        job = {"shape": self.shape, "tokens": self.tokens, "home": home, "dir": self.folder, "port": port}
-        job |= {"compute": self.compute, "threads": len(os.sched_getaffinity(0)), "buffers": buffers}
-        return Side([sys.executable, WORKER], job, {**ENVIRONMENT, "OMP_NUM_THREADS": str(job["threads"])})
+    def job_of(self, home, buffers):
+        """What a worker is to do. Its CPUs are this script's, all of them."""
+        job = {"shape": self.shape, "tokens": self.tokens, "home": home, "dir": self.folder, "compute": self.compute}
+        job |= {"rank": 0, "ranks": 1, "port": free_port(), "cpus": sorted(os.sched_getaffinity(0)), "buffers": buffers}
+        return job
+
+    def worker(self, script, job):
+        return Side([sys.executable, script], job, {**ENVIRONMENT, "OMP_NUM_THREADS": str(len(job["cpus"]))})

@@ -1,4 +1,5 @@
 // strata bench step: a training step beside its computing alone.
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -10,9 +11,13 @@
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/exit_code.h"
+#include "cli/nproc.h"
+#include "cli/rank_job.h"
 #include "cli/run_options.h"
+#include "cli/run_ranks.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "engine/from_run_config.h"
 
 namespace strata::cli {
 namespace {
@@ -22,7 +27,21 @@ using Measuring = bench::StepMeasuring;
 constexpr const char* kConfigHelp =
     "strata bench step --config F [--key value ...] [--rounds N] [--hide] [--json] measures the step of a run's "
     "configuration instead: model (its config.json; weights are random), batch, homes, states and budgets as `strata "
-    "train` takes them; keys override the file.";
+    "train` takes them; keys override the file. --nproc N, or a launcher, measures the step of several ranks: what "
+    "each "
+    "holds and sends.";
+
+// How many ranks to start here, and who this process is where it is one of them.
+struct Ranks {
+  std::size_t to_start = 1;
+  comm::RankInfo info;
+};
+
+int run_ranks_of_bench(const Arguments& arguments, std::size_t ranks) {
+  Arguments words{"step"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_ranks("bench", words, ranks);
+}
 
 void show(const nlohmann::json& result, bool json) {
   std::cout << (json ? result.dump(2) + "\n" : bench::format_step_bench(result));
@@ -59,7 +78,7 @@ std::optional<std::uint64_t> recomputed_layers_from(const std::string& text) {
 }
 
 // Of a run's configuration. Takes out what is not a key of it.
-int bench_configured_step(const Arguments& arguments) {
+int bench_configured_step(const Arguments& arguments, const Ranks& ranks) {
   Measuring measuring;
   Arguments rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -75,20 +94,33 @@ int bench_configured_step(const Arguments& arguments) {
       rest.push_back(word);
     }
   }
-  const RunOptions run = read_run_options(rest, {"model_name_or_path"});
+  const RunOptions run =
+      read_run_options(rest, {"model_name_or_path"}, std::max<std::size_t>(ranks.to_start, ranks.info.world));
   if (run.help) {
     std::cout << kConfigHelp << "\n";
     return kDone;
   }
-  measuring.trace = run.config.strata.trace;
-  show(bench::run_step_bench(run.config, measuring), run.output == RunOptions::Output::Json);
-  return kDone;
+  if (ranks.to_start > 1) return run_ranks_of_bench(arguments, ranks.to_start);
+  RankJob job(ranks.info, run.config.strata);
+  return job.run([&] {
+    engine::EngineConfig config = engine::engine_config(run.config);
+    job.join(config);
+    measuring.trace = job.own_path(run.config.strata.trace);
+    measuring.guard = [&](const std::function<int()>& body) { return job.guard(body); };
+    const nlohmann::json result = bench::run_step_bench(config, measuring);
+    if (job.leads()) show(result, run.output == RunOptions::Output::Json);
+    return kDone;
+  });
 }
 
 }  // namespace
 
 int run_bench_step(const Arguments& arguments) {
-  if (has_config(arguments)) return bench_configured_step(arguments);
+  Arguments words = arguments;
+  const Environment environment = environment_of_process();
+  const std::size_t to_start = take_nproc(words, environment).value_or(1);
+  const Ranks ranks{to_start, rank_from_environment(environment)};
+  if (has_config(words)) return bench_configured_step(words, ranks);
   CLI::App app("Alternating training steps of a random Llama, on NVMe and in memory.", "bench step");
   app.footer(kConfigHelp);
   Measuring measuring;
@@ -104,7 +136,11 @@ int run_bench_step(const Arguments& arguments) {
   app.add_option("--heads", options.heads, "attention heads (default hidden / 64)")->check(CLI::PositiveNumber);
   app.add_option("--kv-heads", options.kv_heads, "key and value heads (default as many)")->check(CLI::PositiveNumber);
   app.add_option("--vocab", options.vocab, "vocabulary")->check(CLI::PositiveNumber);
-  app.add_option("--tokens", options.tokens, "tokens a step")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.tokens, "tokens of a micro-batch")->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", options.engine.micro_batches, "of a step, for each rank")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--zero-stage", options.engine.zero_stage, "what several ranks divide among them (3)")
+      ->check(CLI::Range(0, 3));
   app.add_option("--rounds", measuring.rounds, "measured steps of each")->check(CLI::PositiveNumber);
   std::string master = "fp32", moments = "fp32";
   app.add_option("--master", master, "how the fp32 master weight is kept: fp32 (default), remainder");
@@ -117,6 +153,10 @@ int run_bench_step(const Arguments& arguments) {
   app.add_option(
       "--recompute", recompute,
       "layers computed again in backward: auto (those whose activations do not fit), all, none, or how many");
+  const std::map<std::string, engine::Compute> types{
+      {"auto", engine::Compute::Auto}, {"bf16", engine::Compute::ParamType}, {"fp32", engine::Compute::Fp32}};
+  app.add_option("--compute", options.engine.compute, "type of matrix products: auto (probed), bf16, fp32")
+      ->transform(CLI::CheckedTransformer(types));
   app.add_flag("--hide", measuring.hide, "look for the fewest tokens a step that hide what offloading adds");
   app.add_flag("--json", json, "print one JSON object");
   const std::map<std::string, bench::StatesHome> homes{
@@ -124,20 +164,34 @@ int run_bench_step(const Arguments& arguments) {
   std::optional<bench::StatesHome> on_request;
   app.add_option(
          "--on-request", on_request,
-         "states there only (host, nvme; compute: none), and a step for each line of standard input: for scripts")
+         "states there only (host, nvme; compute: none), and a step for each line of standard input: for scripts; with "
+         "several ranks each reads its own, so they are started by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
       ->transform(CLI::CheckedTransformer(homes));
-  if (!parse_options(app, arguments)) return kDone;
+  if (!parse_options(app, words)) return kDone;
   if (!pages.empty()) options.page_bytes = parse_bytes(pages);
   if (!host_budget.empty()) options.host_budget = parse_bytes(host_budget);
-  options.recomputed_layers = recomputed_layers_from(recompute);
-  options.optimizer.master = master_encoding_from_name(master);
-  options.optimizer.moments = moment_encoding_from_name(moments);
-  if (on_request) {
-    bench::run_requested_steps(options, *on_request, std::cin, std::cout);
-    return kDone;
+  options.engine.recomputed_layers = recomputed_layers_from(recompute);
+  options.engine.optimizer.master = master_encoding_from_name(master);
+  options.engine.optimizer.moments = moment_encoding_from_name(moments);
+  if (ranks.to_start > 1) {
+    if (on_request)
+      throw ConfigError("--nproc gives no rank a standard input: start the ranks of --on-request by hand");
+    return run_ranks_of_bench(words, ranks.to_start);
   }
-  show(bench::run_step_bench(options, measuring), json);
-  return kDone;
+  RankJob job(ranks.info, engine::StrataConfig());
+  return job.run([&] {
+    job.join(options.engine);
+    const bench::Guard guard = [&](const std::function<int()>& body) { return job.guard(body); };
+    if (on_request) {
+      bench::run_requested_steps(options, *on_request, std::cin, std::cout, guard);
+      return kDone;
+    }
+    measuring.guard = guard;
+    measuring.trace = job.own_path(measuring.trace);
+    const nlohmann::json result = bench::run_step_bench(options, measuring);
+    if (job.leads()) show(result, json);
+    return kDone;
+  });
 }
 
 }  // namespace strata::cli

@@ -55,6 +55,13 @@ RankJob::~RankJob() {
   job_.reset();
 }
 
+std::filesystem::path RankJob::own_path(std::filesystem::path path) const {
+  if (rank() > 0 && !path.empty()) {
+    path.replace_extension("rank" + std::to_string(rank()) + path.extension().string());
+  }
+  return path;
+}
+
 // On the watch's thread.
 void RankJob::on_lost(comm::Job& job, const std::string& reason) {
   std::unique_lock lock(mutex_);

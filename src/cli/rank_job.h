@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,9 @@ class RankJob {
   // Whether this rank prints, and writes what is written once.
   bool leads() const { return info_.rank == 0; }
   std::size_t rank() const { return info_.rank; }
+
+  // Where this rank writes what every rank has one of: trace.json, trace.rank1.json, ... Empty stays empty.
+  std::filesystem::path own_path(std::filesystem::path path) const;
 
   // What rank 0's `make` returns, on every rank. The others wait outside of any collective, so that no time-out is
   // running, and rank 1 says now and then that they wait for `what`. Every rank calls this in the same order.

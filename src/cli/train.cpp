@@ -75,13 +75,6 @@ class Sampled {
   std::vector<std::int64_t> prompt_;
 };
 
-// Where rank `rank` writes its trace: trace.json, trace.rank1.json, ...
-fs::path trace_path(const RunConfig& config, std::size_t rank) {
-  fs::path path = config.strata.trace;
-  if (rank > 0) path.replace_extension("rank" + std::to_string(rank) + path.extension().string());
-  return path;
-}
-
 void print_losses(const engine::TrainResult& result) {
   if (!result.first_eval_loss || !result.last_eval_loss) return;
   std::cout << std::fixed << std::setprecision(4) << "held-out loss " << *result.first_eval_loss << " -> "
@@ -170,7 +163,7 @@ int prepare_and_train(const RunConfig& config, RankJob& job) {
   job.join(engine_config);
   std::optional<Trace> trace;
   if (!config.strata.trace.empty()) engine_config.trace = &trace.emplace();
-  const TraceFile trace_file(trace ? &*trace : nullptr, trace_path(config, job.rank()));
+  const TraceFile trace_file(trace ? &*trace : nullptr, job.own_path(config.strata.trace));
   const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine_config);
   log::info(std::to_string(engine->parameters()) + " parameters; " + engine->description());
   if (config.weight_decay > 0) {

@@ -12,6 +12,7 @@
 #include "bench/step_model.h"
 #include "bench/uncached_traffic.h"
 #include "core/error.h"
+#include "engine/from_run_config.h"
 #include "support/temp_dir.h"
 
 namespace strata::bench {
@@ -30,13 +31,14 @@ StepBenchOptions small_model(const test::TempDir& directory) {
   return options;
 }
 
-engine::RunConfig small_run(const test::TempDir& directory, const std::string& yaml) {
+engine::EngineConfig small_run(const test::TempDir& directory, const std::string& yaml) {
   StepBenchOptions options = small_model(directory);
   options.positions = 64;
   const ModelFolder folder(options);
   std::filesystem::create_directory(directory.path() / "model");
   std::filesystem::copy_file(folder.path() / "config.json", directory.path() / "model" / "config.json");
-  return engine::parse_run_config("model_name_or_path: " + (directory.path() / "model").string() + "\n" + yaml, {});
+  return engine::engine_config(
+      engine::parse_run_config("model_name_or_path: " + (directory.path() / "model").string() + "\n" + yaml, {}));
 }
 
 TEST(StepBench, MeasuresTheModelOfItsOptionsInTheKeysThatAreDocumented) {
@@ -60,15 +62,15 @@ TEST(StepBench, MeasuresTheModelOfItsOptionsInTheKeysThatAreDocumented) {
 
 TEST(StepBench, TakesModelBatchStatesAndHomesFromARunConfiguration) {
   const test::TempDir directory;
-  const engine::RunConfig run = small_run(directory,
-                                          "max_seq_length: 16\nper_device_train_batch_size: 3\n"
-                                          "gradient_accumulation_steps: 2\nstrata:\n"
-                                          "  budgets: {device: 256MiB, host: 128MiB, nvme: 1GiB}\n"
-                                          "  placement: {param: host, grad: host, optimizer: nvme}\n"
-                                          "  optimizer_states: {master: remainder, moments: 8bit}\n"
-                                          "  recompute: 2\n"
-                                          "  nvme: {paths: [" +
-                                              directory.path().string() + "]}\n");
+  const engine::EngineConfig run = small_run(directory,
+                                             "max_seq_length: 16\nper_device_train_batch_size: 3\n"
+                                             "gradient_accumulation_steps: 2\nstrata:\n"
+                                             "  budgets: {device: 256MiB, host: 128MiB, nvme: 1GiB}\n"
+                                             "  placement: {param: host, grad: host, optimizer: nvme}\n"
+                                             "  optimizer_states: {master: remainder, moments: 8bit}\n"
+                                             "  recompute: 2\n"
+                                             "  nvme: {paths: [" +
+                                                 directory.path().string() + "]}\n");
   const json result = run_step_bench(run, {.rounds = 1});
 
   EXPECT_EQ(result.at("tokens"), 96);
@@ -84,7 +86,7 @@ TEST(StepBench, TakesModelBatchStatesAndHomesFromARunConfiguration) {
 
 TEST(StepBench, MeasuresARunThatHasNoDrive) {
   const test::TempDir directory;
-  const engine::RunConfig run =
+  const engine::EngineConfig run =
       small_run(directory,
                 "max_seq_length: 16\nper_device_train_batch_size: 1\nstrata:\n"
                 "  budgets: {device: 256MiB, host: 256MiB}\n  placement: {param: host, grad: host, optimizer: host}\n");
@@ -112,7 +114,7 @@ TEST(StepBench, RefusesWhatItCannotMeasure) {
   StepBenchOptions options = small_model(directory);
   options.hidden = 100;
   EXPECT_THROW(run_step_bench(options, {.rounds = 1}), ConfigError);
-  const engine::RunConfig tight =
+  const engine::EngineConfig tight =
       small_run(directory, "max_seq_length: 16\nstrata:\n  budgets: {device: 1MiB, host: 1MiB}\n");
   EXPECT_THROW(run_step_bench(tight, {.rounds = 1}), OutOfBudget);
 }
@@ -151,7 +153,7 @@ TEST(UncachedTraffic, FollowsTheEncodingAndTheTimeOfTheUpdate) {
 TEST(RequestedSteps, AnswersEachLineAndSaysWhatItRecomputes) {
   const test::TempDir directory;
   StepBenchOptions options = small_model(directory);
-  options.recomputed_layers = engine::RecomputeChoice::kAll;
+  options.engine.recomputed_layers = engine::RecomputeChoice::kAll;
   std::istringstream in("step\nstep\n");
   std::ostringstream out;
   run_requested_steps(options, StatesHome::Nvme, in, out);

@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import convergence  # noqa: E402
 import convergence_report  # noqa: E402
+import rank_sides  # noqa: E402
+import ranks_vs_peers  # noqa: E402
 import slow_link  # noqa: E402
+import step_rows  # noqa: E402
 import step_sides  # noqa: E402
 import step_vs_deepspeed  # noqa: E402
 
@@ -30,7 +33,7 @@ def samples(loss=5.1):
 
 
 def test_exposed_time_is_a_step_less_its_computing_of_the_same_round():
-    row = step_vs_deepspeed.summary(samples(), {name: 4 << 30 for name in samples()}, ABOUT)
+    row = step_rows.summary(samples(), {name: 4 << 30 for name in samples()}, ABOUT)
 
     assert row["ours"]["exposed_seconds"]["all"] == [1.0, 3.0]
     assert row["theirs"]["exposed_seconds"]["median"] == 3.0
@@ -44,7 +47,7 @@ def test_exposed_time_is_a_step_less_its_computing_of_the_same_round():
 
 def test_a_row_of_ours_alone_compares_nothing():
     few = {name: samples()[name] for name in ("ours", "ours_compute")}
-    row = step_vs_deepspeed.summary(few, {name: 1 << 30 for name in few}, ABOUT)
+    row = step_rows.summary(few, {name: 1 << 30 for name in few}, ABOUT)
 
     assert "theirs" not in row and "total_ratio" not in row
     assert "deepspeed" not in step_vs_deepspeed.table({"tiny": {"nvme": row | {"turns": "ours", "not_fitting": []}}})
@@ -52,7 +55,7 @@ def test_a_row_of_ours_alone_compares_nothing():
 
 def test_sides_that_do_not_train_the_same_are_refused():
     with pytest.raises(RuntimeError, match="do not train the same"):
-        step_vs_deepspeed.summary(samples(loss=9.0), {name: 0 for name in samples()}, ABOUT)
+        step_rows.summary(samples(loss=9.0), {name: 0 for name in samples()}, ABOUT)
 
 
 def test_t_hide_is_exact_where_offloading_adds_a_constant_time():
@@ -119,3 +122,48 @@ def test_slow_link_compares_with_the_plain_run_of_the_same_round():
     assert rows["two hops"]["of_plain_seconds"] == [0.5, 0.75]
     assert rows["two hops"]["loss_beside_plain"] == [0.25, -0.25]
     assert "| two hops | 2.00 | 0.62 | 2.0 | +0.2500, -0.2500 |" in slow_link.table(rows, 20)
+
+
+def test_a_job_takes_as_long_as_its_slowest_rank_and_moves_the_bytes_of_all():
+    answers = [{"seconds": 2.0, "forward": 0.5, "nvme_read_bytes": 10, "loss": 4.0},
+               {"seconds": 3.0, "forward": 0.4, "nvme_read_bytes": 20, "loss": 5.0}]
+    assert rank_sides.merged(answers) == {"seconds": 3.0, "forward": 0.4, "nvme_read_bytes": 30, "loss": 4.5}
+
+
+def test_cpus_are_divided_among_ranks_and_none_is_left_without():
+    assert [rank_sides.cpus_of(rank, 2, [0, 1, 4, 5]) for rank in (0, 1)] == [[0, 1], [4, 5]]
+    assert [rank_sides.cpus_of(rank, 3, [0, 1, 2, 3]) for rank in range(3)] == [[0], [1], [2, 3]]
+    assert [rank_sides.cpus_of(rank, 3, [6, 7]) for rank in range(3)] == [[6], [6], [7]]
+
+
+def test_a_row_of_ranks_says_who_is_faster_smaller_and_exposes_less():
+    peaks = {name: 2 << 30 for name in samples()} | {"theirs": 4 << 30}
+    steps = {name: [step | {"cpu_seconds": 2.0 if name.startswith("ours") else 3.0, "sent_bytes": 40} for step in taken]
+             for name, taken in samples().items()}
+    row = ranks_vs_peers.row_of(steps, peaks, ABOUT, ranks=2) | {"load": [0.5, 1.5]}
+    text = ranks_vs_peers.table({"nvme/fsdp2": row, "host/fsdp2": {"skipped": "needs more"}})
+
+    assert "total 1.60 (MAD 0.40, worst 1.20), CPU 1.50 (MAD 0.00); ours / theirs: exposed 0.67, RSS 0.50" in text
+    assert row["ours"]["sent_bytes_per_rank"] == 20
+    assert "strata" in text and "0.5 to 1.5" in text
+    assert "host/fsdp2       skipped: needs more" in text
+
+
+class RankOfATest:
+    def __init__(self, fails=False):
+        self.about, self.killed, self.fails = {"parameters": 1}, False, fails
+
+    def ready(self):
+        if self.fails:
+            raise RuntimeError("no memory")
+        return self
+
+    def kill(self):
+        self.killed = True
+
+
+def test_a_rank_that_fails_takes_the_others_with_it():
+    ranks = [RankOfATest(), RankOfATest(fails=True)]
+    with pytest.raises(RuntimeError, match="no memory"):
+        rank_sides.RankedSide(ranks)
+    assert all(rank.killed for rank in ranks)

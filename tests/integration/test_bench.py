@@ -39,6 +39,50 @@ def test_a_step_on_request_is_taken_for_each_line(tmp_path, home):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_ranks_say_what_each_holds_and_sends(tmp_path):
+    words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
+    result = run_strata("bench", "step", "--nproc", "2", "--dir", tmp_path, "--tokens", "32", "--rounds", "1", *words, "--json")
+
+    assert result.code == 0, result.err
+    measured = json.loads(result.out)
+    assert measured["ranks"] == 2 and measured["zero_stage"] == 3 and measured["tokens"] == 64
+    for rank in measured["per_rank"]:
+        assert rank["sent"] == measured["planned"]["sent"] and rank["sent"]["all"] > 0
+        assert rank["states_bytes"] == measured["published"]["states_bytes"]
+        assert rank["held"]["nvme"] > 0 and rank["peak_rss_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configured_step_of_several_ranks_takes_its_stage_from_the_file(tiny, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps({
+        "model_name_or_path": str(tiny("llama")), "max_seq_length": 32, "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2, "strata": {
+            "zero_stage": 2, "budgets": {"device": "64MiB", "host": "64MiB"},
+            "placement": {"param": "host", "grad": "host", "optimizer": "host"}}}))
+    result = run_strata("bench", "step", "--nproc=2", "--config", config, "--rounds", "1", "--json")
+
+    assert result.code == 0, result.err
+    measured = json.loads(result.out)
+    assert measured["zero_stage"] == 2 and measured["micro_batches"] == 2
+    assert measured["per_rank"][1]["sent"] == measured["planned"]["sent"]
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp32"])
+def test_the_type_of_products_may_be_fixed(tmp_path, compute):
+    words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
+    command = [program(), "bench", "step", "--on-request", "host", "--dir", tmp_path, "--tokens", "32", *words]
+    run = subprocess.run([*map(str, command), "--compute", compute], input="", capture_output=True, text=True, timeout=TIMEOUT)
+
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["compute"] == compute
+
+
+def test_ranks_on_request_are_started_by_hand(tmp_path):
+    result = run_strata("bench", "step", "--nproc", "2", "--on-request", "host", "--dir", tmp_path)
+    assert result.code == 2 and "by hand" in result.err
+
+
 def test_a_home_that_is_none_is_refused(tmp_path):
     result = run_strata("bench", "step", "--on-request", "cloud", "--dir", tmp_path)
     assert result.code == 2 and "cloud" in result.err
@@ -55,10 +99,10 @@ def test_hide_forecasts_for_the_machine_and_the_model_it_is_given(tmp_path):
     assert slow["rows"][0]["fits"] and slow["rows"][0]["tokens"] > fast["rows"][0]["tokens"]
 
 
-def test_the_comparison_says_why_it_is_skipped(tmp_path):
+@pytest.mark.parametrize("script", ["step_vs_deepspeed.py", "ranks_vs_peers.py"])
+def test_a_comparison_says_why_it_is_skipped(tmp_path, script):
     """Without the packages or the program it prints a reason and succeeds, as `make bench` relies on."""
-    script = ROOT / "bench" / "step_vs_deepspeed.py"
-    command = [sys.executable, "-S", script, "--dir", tmp_path, "--strata", tmp_path / "none"]
+    command = [sys.executable, "-S", ROOT / "bench" / script, "--dir", tmp_path, "--strata", tmp_path / "none"]
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ})
     assert run.returncode == 0, run.stderr
     assert "is not installed" in json.loads(run.stdout)["skipped"]
