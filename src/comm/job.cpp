@@ -79,7 +79,7 @@ void take_place(const RankInfo& info, c10d::Store& store) {
                   ". Give each its own RANK");
 }
 
-void wait_for_all(const RankInfo& info, c10d::Store& store, std::chrono::milliseconds timeout) {
+void wait_for_all(const RankInfo& info, c10d::Store& store, FailureRecord& record, std::chrono::milliseconds timeout) {
   const auto until = steady_clock::now() + timeout;
   std::set<std::size_t> missing;
   for (std::size_t r = 0; r < info.world; ++r) missing.insert(r);
@@ -95,6 +95,7 @@ void wait_for_all(const RankInfo& info, c10d::Store& store, std::chrono::millise
       missing.erase(missing.begin());
       continue;
     }
+    if (const auto failure = record.first()) throw CommError(failure->reason);
     if (steady_clock::now() >= until) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others are processes that start
   }
@@ -109,13 +110,15 @@ void wait_for_all(const RankInfo& info, c10d::Store& store, std::chrono::millise
                   ". See what they printed, or whether they were started");
 }
 
-// A launcher learns from the store why its ranks end; there is no watch yet that would tell it.
+// There is no watch yet that would tell the others, or a launcher, why this rank ends.
 void wait_for_all_or_report(const RankInfo& info, c10d::Store& store, std::chrono::milliseconds timeout) {
+  FailureRecord record({.host = info.master_addr, .port = info.master_port, .prefix = info.store_prefix});
   try {
-    wait_for_all(info, store, timeout);
+    wait_for_all(info, store, record, timeout);
   } catch (const CommError& error) {
-    const JobFailure failure{6, "rank " + std::to_string(info.rank) + " failed first: " + error.what()};
-    FailureRecord({.host = info.master_addr, .port = info.master_port, .prefix = info.store_prefix}).report(failure);
+    record.report({6, "rank " + std::to_string(info.rank) + " failed first: " + error.what()});
+    // Who serves the store stays until those that wait have read it.
+    if (info.rank == 0 && !info.agent_store) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw;
   }
 }
