@@ -27,8 +27,9 @@ struct SharedDriveBenchOptions {
 // {"processes", "rounds", "block_bytes", "depth", and for each of "write", "read", "mixed": {"one_gib_s",
 //  "apart_gib_s", "shared_gib_s": medians, of all processes together; "apart_slowest_gib_s", "shared_slowest_gib_s": of
 //  the slowest process; "total_ratio", "slowest_ratio": medians of shared / apart of one round, and "total_interval",
-//  "slowest_interval": [low, high], 95 % for them}, "demand": {"one_ms", "apart_ms", "shared_ms": medians; "ratio",
-//  "interval"}, "turns_ratio": median of the shared mix / what reads and writes one after the other would give}
+//  "slowest_interval": [low, high], 95 % for them}, "demand": {"one_ms", "apart_ms", "shared_ms": medians;
+//  "latency_ratio", "latency_interval"}, "turns_ratio": median of the shared mix / what reads and writes one after the
+//  other would give}
 // Call it before this process has threads: it forks. Needs 4 * processes * bytes of free disk; leaves nothing behind.
 // Throws: ConfigError; IoError; Error when a process fails, which says why on stderr.
 nlohmann::json run_shared_drive_bench(const SharedDriveBenchOptions& options);
