@@ -62,7 +62,7 @@ std::string summary_table(engine::Engine& engine, const Moved& moved) {
     out << "  " << std::left << std::setw(16) << what << std::right << std::setw(12) << format_bytes(bytes)
         << "   a step " << format_bytes(bytes / steps) << "\n";
   };
-  out << (moved.bytes.comm_sent ? "moved by this rank in " : "moved in ") << moved.steps << " steps (" << std::fixed
+  out << "moved in " << moved.steps << " steps" << (moved.bytes.comm_sent ? " by this rank" : "") << " (" << std::fixed
       << std::setprecision(1) << moved.seconds << " s):\n";
   line("NVMe read", moved.bytes.nvme_read);
   line("NVMe written", moved.bytes.nvme_written);

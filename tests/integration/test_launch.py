@@ -49,7 +49,7 @@ def steps_of(out):
 def check_trained(done, out, steps=(1, 2, 3)):
     assert done.returncode == 0, done.stderr
     assert steps_of(out) == list(steps)
-    assert done.stdout.count("moved by this rank in 3 steps") == 1, "results are printed once"
+    assert done.stdout.count("moved in 3 steps") == 1, "results are printed once"
     assert done.stderr.count("parameters;") == 1, "what rank 0 logs, no other logs"
 
 
@@ -110,7 +110,7 @@ def test_variables_set_by_hand_in_two_shells(order, words, tmp_path):
             codes = first.returncode, second.returncode
     assert codes == (0, 0), ends
     assert steps_of(tmp_path / "out") == [1, 2, 3]
-    assert "moved by this rank in 3 steps" in ends[0][0]
+    assert "moved in 3 steps" in ends[0][0]
     assert ends[1] == ("", ""), "rank 1 has nothing to say"
 
 
