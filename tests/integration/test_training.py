@@ -95,7 +95,8 @@ def test_frozen_parameters_follow_torch_without_their_gradients(tied, tiny, tmp_
         parameter.requires_grad_(not name.startswith(frozen))
     expected = torch_run(model, samples, options)
     for line, (loss, norm, _) in zip(result.metrics, expected, strict=True):
-        assert line["loss"] == pytest.approx(loss, rel=2e-6), line["step"]
+        # The tied loss falls from 15 to 0.08, where the rounding of fp32 logits, 2e-7 measured, is more than 2e-6 of it.
+        assert line["loss"] == pytest.approx(loss, rel=2e-6, abs=5e-7), line["step"]
         assert line["grad_norm"] == pytest.approx(norm, rel=1e-5), line["step"]
     after, trained = result.weights(), weights_of(model)
     kept = {name for name in before if name.startswith(frozen)}
