@@ -41,6 +41,7 @@ double hash_of_model(const zero::LayerCompute& compute) {
       for (const std::int64_t dimension : param.shape) hash.add(dimension);
       hash.add(param.decay);
     }
+    hash.add(layout.group().trainable);
   }
   return hash.value();
 }

@@ -79,7 +79,10 @@ json numerics_of(const Engine& engine) {
   const bool order_counts = engine.model_config().tie_word_embeddings || plan.grad_type != DType::F32;
   const bool vertical =
       plan.accumulation == zero::Accumulation::Vertical && order_counts && engine.config().micro_batches > 1;
-  return {{"tied_accumulation", vertical ? "vertical" : "horizontal"},
+  json frozen = json::array();  // the layers
+  for (const std::string& name : engine.frozen_groups()) frozen.push_back(name);
+  return {{"frozen", frozen},
+          {"tied_accumulation", vertical ? "vertical" : "horizontal"},
           {"grad_type", std::string(name_of(plan.grad_type))},
           {"compute", engine.compute_name()},
           {"loss_chunk_tokens", engine.config().loss_chunk_tokens},

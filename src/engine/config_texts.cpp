@@ -82,6 +82,26 @@ DatasetConfig dataset_from(const YAML::Node& node) {
   return dataset;
 }
 
+// A list, or "a,b".
+std::vector<std::string> distinct_texts(const YAML::Node& node, const std::string& what) {
+  std::vector<std::string> texts;
+  if (node.IsSequence()) {
+    for (const auto& entry : node) texts.push_back(required_text(entry, "a " + what));
+  } else {
+    std::string rest = required_text(node, "the " + what);
+    for (std::size_t comma = rest.find(','); comma != std::string::npos; comma = rest.find(',')) {
+      texts.push_back(rest.substr(0, comma));
+      rest.erase(0, comma + 1);
+    }
+    texts.push_back(rest);
+  }
+  for (const std::string& text : texts) {
+    if (text.empty()) throw ConfigError("a " + what + " is empty");
+    if (std::count(texts.begin(), texts.end(), text) > 1) throw ConfigError(in_quotes(text) + " is given twice");
+  }
+  return texts;
+}
+
 }  // namespace
 
 void read_value(const YAML::Node& node, std::string& out) {
@@ -106,23 +126,12 @@ void read_value(const YAML::Node& node, ResumeConfig& out) {
 }
 
 void read_value(const YAML::Node& node, std::vector<std::filesystem::path>& out) {
-  std::vector<std::filesystem::path> paths;
-  if (node.IsSequence()) {
-    for (const auto& entry : node) paths.emplace_back(required_text(entry, "a path"));
-  } else {
-    std::string rest = required_text(node, "the path");
-    for (std::size_t comma = rest.find(','); comma != std::string::npos; comma = rest.find(',')) {
-      paths.emplace_back(rest.substr(0, comma));
-      rest.erase(0, comma + 1);
-    }
-    paths.emplace_back(rest);
-  }
-  for (const auto& path : paths) {
-    if (path.empty()) throw ConfigError("a path is empty");
-    if (std::count(paths.begin(), paths.end(), path) > 1)
-      throw ConfigError(in_quotes(path.string()) + " is given twice");
-  }
-  out = std::move(paths);
+  const std::vector<std::string> texts = distinct_texts(node, "path");
+  out.assign(texts.begin(), texts.end());
+}
+
+void read_value(const YAML::Node& node, std::vector<std::string>& out) {
+  out = distinct_texts(node, "name");
 }
 
 void read_value(const YAML::Node& node, std::vector<DatasetConfig>& out) {
@@ -154,6 +163,12 @@ std::string write_value(const std::vector<std::filesystem::path>& value) {
   return "[" + text + "]";
 }
 
+std::string write_value(const std::vector<std::string>& value) {
+  std::string text;
+  for (const std::string& name : value) text += (text.empty() ? "" : ", ") + write_value(name);
+  return "[" + text + "]";
+}
+
 std::string write_value(const std::vector<DatasetConfig>& value) {
   std::string text;
   for (const auto& dataset : value) {
@@ -181,6 +196,10 @@ std::string syntax_of(const ResumeConfig&) {
 
 std::string syntax_of(const std::vector<std::filesystem::path>&) {
   return "paths";
+}
+
+std::string syntax_of(const std::vector<std::string>&) {
+  return "names";
 }
 
 std::string syntax_of(const std::vector<DatasetConfig>&) {

@@ -42,6 +42,7 @@ void read_value(const YAML::Node& node, MasterEncoding& out);
 void read_value(const YAML::Node& node, MomentEncoding& out);
 void read_value(const YAML::Node& node, ResumeConfig& out);
 void read_value(const YAML::Node& node, std::vector<std::filesystem::path>& out);  // a list, or "a,b"
+void read_value(const YAML::Node& node, std::vector<std::string>& out);            // likewise
 void read_value(const YAML::Node& node, std::vector<DatasetConfig>& out);  // a path, or a list of paths and of maps
 
 std::string write_value(const std::string& value);
@@ -67,6 +68,7 @@ std::string write_value(MasterEncoding value);
 std::string write_value(MomentEncoding value);
 std::string write_value(const ResumeConfig& value);
 std::string write_value(const std::vector<std::filesystem::path>& value);
+std::string write_value(const std::vector<std::string>& value);
 std::string write_value(const std::vector<DatasetConfig>& value);
 
 std::string syntax_of(const std::string&);
@@ -92,6 +94,7 @@ std::string syntax_of(MasterEncoding);
 std::string syntax_of(MomentEncoding);
 std::string syntax_of(const ResumeConfig&);
 std::string syntax_of(const std::vector<std::filesystem::path>&);
+std::string syntax_of(const std::vector<std::string>&);
 std::string syntax_of(const std::vector<DatasetConfig>&);
 
 // The text of a scalar without surrounding blanks. Throws: ConfigError for a list or a map.

@@ -49,9 +49,25 @@ std::uint64_t Engine::Impl::parameters() const {
   return numel;
 }
 
+std::uint64_t Engine::Impl::trained_parameters() const {
+  std::uint64_t numel = 0;
+  for (const zero::FlatLayout& layout : compute_->layouts()) {
+    numel += layout.group().trainable ? layout.param_numel() : 0;
+  }
+  return numel;
+}
+
 std::string Engine::Impl::compute_name() const {
   if (parts.chosen == Compute::Fp32 || config.param_type == DType::F32) return "fp32";
   return config.param_type == DType::F16 ? "fp16" : "bf16";
+}
+
+std::vector<std::string> Engine::Impl::frozen_groups() const {
+  std::vector<std::string> names;
+  for (const zero::FlatLayout& layout : compute_->layouts()) {
+    if (!layout.group().trainable) names.push_back(layout.group().name);
+  }
+  return names;
 }
 
 std::string Engine::Impl::description() const {
@@ -62,6 +78,9 @@ std::string Engine::Impl::description() const {
   if (config.training) {
     out << ", gradients on " << name_of(plan.placement.grad) << ", optimizer on " << name_of(plan.placement.optimizer)
         << ", " << description_of(plan.updates);
+    if (trained_parameters() < parameters()) {
+      out << ", " << parameters() - trained_parameters() << " of the parameters frozen";
+    }
   }
   return out.str();
 }
@@ -125,6 +144,9 @@ void Engine::set(const std::string& what, const std::string& name, std::span<con
   impl_->throw_if_failed();
   impl_->set(what, name, values);
 }
+std::vector<std::string> Engine::frozen_groups() const {
+  return impl_->frozen_groups();
+}
 const RunState& Engine::state() const {
   return impl_->state;
 }
@@ -148,6 +170,9 @@ std::string Engine::compute_name() const {
 }
 std::uint64_t Engine::parameters() const {
   return impl_->parameters();
+}
+std::uint64_t Engine::trained_parameters() const {
+  return impl_->trained_parameters();
 }
 PerTier Engine::peak_bytes() const {
   return impl_->peak_bytes();

@@ -89,6 +89,8 @@ class Engine {
   const RunState& state() const;
   const MemoryPlan& memory_plan() const;
   const hf::ModelConfig& model_config() const;
+  // Names of the groups that are not trained.
+  std::vector<std::string> frozen_groups() const;
   const EngineConfig& config() const;
   // The ranks that train together; one where the configuration named none.
   Communicator& communicator() const;
@@ -97,6 +99,7 @@ class Engine {
   // The type in which products run: "fp32", "bf16" or "fp16".
   std::string compute_name() const;
   std::uint64_t parameters() const;
+  std::uint64_t trained_parameters() const;  // those that are not frozen
   // High-water marks of what the engine allocated, per tier.
   PerTier peak_bytes() const;
   // Bytes written to drives since the engine was made, laying out the states included.

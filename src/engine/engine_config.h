@@ -54,7 +54,10 @@ struct EngineConfig {
   std::filesystem::path model;
   // Weights drawn from `seed` (normal, 0.02; norms 1) instead of read: for training from scratch and for benchmarks.
   bool random_weights = false;
-  bool training = true;            // false: no gradients and no optimizer states (evaluation, generation)
+  bool training = true;  // false: no gradients and no optimizer states (evaluation, generation)
+  // Prefixes of the names of parameters that are not trained, whole layers each (models::freeze()): they have no
+  // gradients and no states.
+  std::vector<std::string> frozen_parameters = {};
   DType param_type = DType::BF16;  // BF16 or F16 with fp32 master, or F32
   Compute compute = Compute::Auto;
   std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits

@@ -117,7 +117,7 @@ void Engine::Impl::fill_from(const ParamSource& source, std::size_t group, const
 // States of parameters that have just been read: their master, or what the 16-bit weight lacks; moments are zero.
 void Engine::Impl::fill_states(const ParamSource& source) {
   for (std::size_t g = 0; g < shards_.size(); ++g) {
-    for (std::size_t s = 0; s < states_.size(); ++s) {
+    for (std::size_t s = 0; s < states_of(g).size(); ++s) {
       const auto fill = [&](const Named& named, std::uint64_t first, TensorSpan destination) {
         if (states_[s].name == "master") source(named, first, destination);
         if (states_[s].name != "remainder") return;
@@ -186,7 +186,7 @@ void Engine::Impl::read_states(const std::filesystem::path& folder) {
         },
         g, slice(g, shards_[g].param));
     parameters_changed(g);
-    for (std::size_t s = 0; s < states_.size(); ++s) {
+    for (std::size_t s = 0; s < states_of(g).size(); ++s) {
       fill_from([&](const Named& named, std::uint64_t first,
                     TensorSpan destination) { reader.state(states_[s], decl(named), first, destination); },
                 g, state_slice(g, s));

@@ -52,6 +52,8 @@ class Engine::Impl {
   std::string compute_name() const;
   std::string description() const;
   std::uint64_t parameters() const;
+  std::uint64_t trained_parameters() const;
+  std::vector<std::string> frozen_groups() const;
   BlobStoreStats nvme_stats() const { return nvme_store_ ? nvme_store_->stats() : BlobStoreStats{}; }
   Communicator& communicator() const { return comm_; }
   SentBytes sent() const { return collectives_.sent(); }
@@ -120,6 +122,10 @@ class Engine::Impl {
   // Throws: ConfigError.
   Named find_param(const std::string& name) const;
   const zero::ParamDecl& decl(const Named& named) const;
+  bool trainable(std::size_t group) const { return compute_->layouts()[group].group().trainable; }
+  std::span<const StateSpec> states_of(std::size_t group) const {
+    return trainable(group) ? std::span<const StateSpec>(states_) : std::span<const StateSpec>();
+  }
   // What of the group's flat layout the shard holds on this rank.
   ShardSlice slice(std::size_t group, offload::ShardId shard, std::size_t elements_per_value = 1) const;
   ShardSlice state_slice(std::size_t group, std::size_t s) const {
@@ -155,6 +161,8 @@ class Engine::Impl {
   std::size_t find_moment(const std::string& what) const;
   const MomentSpec& moment(std::size_t s) const;
   void require_gradient(const Named& named) const;
+  // Throws: ConfigError where the parameter is frozen and has no `what`.
+  void require_trained(const Named& named, const std::string& what) const;
   template <typename Fn>
   void for_held(const Named& named, const ShardSlice& held, std::span<const float> values, Fn&& fn);
   void set_master(const Named& named, std::span<const float> values);

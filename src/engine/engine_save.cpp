@@ -107,16 +107,16 @@ void Engine::Impl::save_states(const fs::path& folder) {
                          read_param(*store_, from, named.param, first, to);
                        }});
   };
-  const bool has_remainder = !states_.empty() && states_.front().name == "remainder";
-  const bool has_master = !states_.empty() && states_.front().name == "master";
   for (const Named& named : all_params()) {
     const zero::ParamDecl& param = decl(named);
-    if (!has_master) {
-      const std::string kind = has_remainder ? "param" : "master";
+    const std::span<const StateSpec> states = states_of(named.group);
+    if (states.empty() || states.front().name != "master") {
+      // In fp32 the weight is the master.
+      const std::string kind = config.param_type == DType::F32 ? "master" : "param";
       add({state_tensor_name(kind, param.name), config.param_type, param.shape}, named,
           slice(named.group, shards_[named.group].param));
     }
-    for (std::size_t s = 0; s < states_.size(); ++s) {
+    for (std::size_t s = 0; s < states.size(); ++s) {
       add({state_tensor_name(states_[s].name, param.name), states_[s].dtype, state_tensor_shape(states_[s], param)},
           named, state_slice(named.group, s));
     }

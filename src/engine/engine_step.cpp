@@ -139,7 +139,10 @@ void Engine::Impl::start_update(double grad_norm, double divisor, double learnin
   const double max_norm = config.adamw.max_grad_norm;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (grad_norm + 1e-6)) : 1.0;
   updating_ = pipeline_->start(step_context(learning_rate, static_cast<float>(clip / divisor)));
-  for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].update_until(updating_[g], pipeline_->updated_pieces(g));
+  // A frozen group that is kept gathered would be gathered again.
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (trainable(g)) groups_[g].update_until(updating_[g], pipeline_->updated_pieces(g));
+  }
 }
 
 void Engine::Impl::measure(StepSummary& summary) {

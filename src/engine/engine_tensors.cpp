@@ -48,13 +48,14 @@ TensorSpan Engine::Impl::scratch(std::size_t part, DType dtype, std::size_t nume
 void Engine::Impl::copy_master(const Named& named, std::uint64_t first, TensorSpan values) {
   const ShardSlice param = slice(named.group, shards_[named.group].param);
   if (config.param_type == DType::F32) return read_param(*store_, param, named.param, first, values);
-  if (!states_.empty() && states_.front().name == "master") {
+  const std::span<const StateSpec> states = states_of(named.group);
+  if (!states.empty() && states.front().name == "master") {
     return read_param(*store_, state_slice(named.group, 0), named.param, first, values);
   }
   in_chunks(values.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan weight = scratch(0, config.param_type, n);
     read_param(*store_, param, named.param, first + done, weight);
-    if (states_.empty()) {
+    if (states.empty()) {
       host_math_.cast(values.subspan(done, n), weight);
       return;
     }
@@ -118,7 +119,13 @@ void Engine::Impl::copy_moment(const Named& named, std::size_t s, std::uint64_t 
   });
 }
 
+void Engine::Impl::require_trained(const Named& named, const std::string& what) const {
+  if (trainable(named.group)) return;
+  throw ConfigError(decl(named).name + " is frozen (frozen_parameters): it has no " + what);
+}
+
 void Engine::Impl::require_gradient(const Named& named) const {
+  require_trained(named, kGradient);
   if (!config.training) throw ConfigError("an engine made without training has no gradients");
   if (!(grad_divisor_ > 0)) throw ConfigError("there is no gradient before a step that had a token to learn from");
   const std::vector<std::size_t>& homes = plan.grad_homes;
@@ -137,7 +144,9 @@ std::vector<float> Engine::Impl::get(const std::string& what, const std::string&
     require_gradient(named);
     read = [&](std::uint64_t first, TensorSpan values) { copy_gradient(named, first, values); };
   } else {
-    read = [&, s = find_moment(what)](std::uint64_t first, TensorSpan values) { copy_moment(named, s, first, values); };
+    const std::size_t s = find_moment(what);
+    require_trained(named, what);
+    read = [&, s](std::uint64_t first, TensorSpan values) { copy_moment(named, s, first, values); };
   }
   std::vector<float> values(decl(named).numel());
   Communicator& shards = collectives_.shards();  // each copy of the model has all of it
@@ -176,10 +185,11 @@ void Engine::Impl::set_master(const Named& named, std::span<const float> values)
     write_param(*store_, param, named.param, first, weight);
   });
   parameters_changed(named.group);
-  if (states_.empty() || (states_.front().name != "master" && states_.front().name != "remainder")) return;
+  const std::span<const StateSpec> states = states_of(named.group);
+  if (states.empty() || (states.front().name != "master" && states.front().name != "remainder")) return;
   const ShardSlice master = state_slice(named.group, 0);
   for_held(named, master, values, [&](std::uint64_t first, TensorSpan chunk) {
-    if (states_.front().name == "master") return write_param(*store_, master, named.param, first, chunk);
+    if (states.front().name == "master") return write_param(*store_, master, named.param, first, chunk);
     const TensorSpan rest = scratch(1, DType::U16, chunk.numel);
     cpu_adam::split_master(*pool_, scratch(0, DType::BF16, chunk.numel), rest, chunk);
     write_param(*store_, master, named.param, first, rest);
@@ -210,6 +220,7 @@ void Engine::Impl::set(const std::string& what, const std::string& name, std::sp
   }
   const bool is_parameter = what == kParameter;
   const std::size_t s = is_parameter ? 0 : find_moment(what);
+  if (!is_parameter) require_trained(named, what);
   require_storable(what + " of " + name, values, is_parameter ? config.param_type : states_[s].dtype,
                    is_parameter ? MomentRange::Signed : moment(s).range);
   guarded([&] {

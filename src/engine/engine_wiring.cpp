@@ -145,7 +145,11 @@ void Engine::Impl::add_shards() {
       if (part.home == TierKind::Nvme) part.home = TierKind::Host;
       shards.node_param = store_->add(part);
     }
-    if (config.training) {
+    if (config.training && !trainable(g)) {
+      zero::UpdateShards& update = updates_.emplace_back();
+      update.param = shards.param;
+      update.frozen = true;
+    } else if (config.training) {
       shards.grad = grads[g];
       shards.local_grad = local[g];
       for (const offload::ShardSpec& spec : specs.states) shards.states.push_back(store_->add(spec));
@@ -164,7 +168,7 @@ std::vector<offload::ShardId> Engine::Impl::add_grads(const std::vector<GroupSpe
   std::vector<offload::ShardId> grads(groups.size());
   const auto owner = [&](std::size_t g) { return plan.grad_homes.empty() ? g : plan.grad_homes[g]; };
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (owner(g) != g) continue;
+    if (owner(g) != g || !trainable(g)) continue;
     offload::ShardSpec spec = groups[g].grad;
     if (groups[g].local_grad) {
       local[g] = store_->add(*groups[g].local_grad);
@@ -239,7 +243,7 @@ void Engine::Impl::plan_pages(const StepSummary& measured) {
     seconds.visits.push_back(visit.direction == zero::Direction::Forward ? measured.forward_seconds / runs[0]
                                                                          : measured.backward_seconds / runs[1]);
   }
-  seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(parameters());
+  seconds.update_seconds_per_element = measured.optimizer_seconds / static_cast<double>(trained_parameters());
   const std::vector<offload::TimedAccess> accesses = zero::timed_accesses(
       *store_, shards_, train_visits_,
       zero::plan_actions(train_visits_, plan.ahead, update_time(), zero::last_groups(*compute_, plan.held_layers),

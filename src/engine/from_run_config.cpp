@@ -72,6 +72,7 @@ IoBackend backend_of(IoBackendChoice choice) {
 EngineConfig engine_config(const RunConfig& run) {
   EngineConfig config;
   config.model = run.model_name_or_path;
+  config.frozen_parameters = run.frozen_parameters;
   config.param_type = run.fp16 ? DType::F16 : run.bf16 ? DType::BF16 : DType::F32;
   if (run.fp16) {
     config.loss_scale = {run.loss_scale, run.initial_loss_scale, run.min_loss_scale, run.loss_scale_window};

@@ -61,6 +61,7 @@ ModelParts make_model_parts(const EngineConfig& config) {
   options.compute = parts.chosen == Compute::Fp32 ? models::DecoderOptions::Compute::Fp32
                                                   : models::DecoderOptions::Compute::GroupType;
   options.loss_chunk_tokens = config.loss_chunk_tokens;
+  if (config.training) options.frozen_parameters = config.frozen_parameters;
   std::unique_ptr<zero::Model> model = models::make_decoder(parts.config, options);
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);

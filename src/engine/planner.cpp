@@ -39,7 +39,7 @@ Planner::Planner(const PlanRequest& request) : request_(request), training_(requ
     flat += layout.numel();
     of_params += numel;
     whole_states_ += numel * bytes_of(request.param_type);
-    if (!training_) continue;
+    if (!training_ || !layout.group().trainable) continue;
     whole_states_ += numel * bytes_of(grad_type());
     for (const StateSpec& state : request.states) whole_states_ += state.values_for(numel) * bytes_of(state.dtype);
   }
@@ -47,14 +47,16 @@ Planner::Planner(const PlanRequest& request) : request_(request), training_(requ
   for (const zero::GroupDivision& group : zero::divide(request.compute->layouts(), request.division)) {
     group_bytes_.push_back(group.numel * bytes_of(request.param_type));
     const std::uint64_t numel = group.updated.numel;
-    grad_bytes_.push_back(training_ ? numel * bytes_of(grad_type()) : 0);
+    const bool trained = training_ && group.trainable;
+    grad_bytes_.push_back(trained ? numel * bytes_of(grad_type()) : 0);
     sum_bytes_.push_back(group.numel * bytes_of(DType::F32));
     totals_.param += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
     whole_params_ += group.partition.param ? 0 : group_bytes_.back();
     if (request.shape.links.node_partition && group.partition.param) {
       node_params_ += align_up(group_bytes_.back() / request.shape.per_node, kPageBytes);
     }
-    if (!training_) continue;
+    if (!trained) continue;
+    trained_params_ += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
     totals_.grad += numel * bytes_of(grad_type());
     for (const StateSpec& state : request.states) {
       totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
@@ -148,6 +150,7 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   order.divisions = zero::divide(compute.layouts(), request_.division, all, first);
   hold(order, request_.held_layers.value_or(0));
   for (std::size_t g = 0; g < all.size(); ++g) {
+    if (all[g] == 0) continue;  // frozen
     const zero::GroupDivision& group = order.divisions[g];
     // Where ranks add up first only a row of what is reduced goes home.
     const bool row = group.partition.grad && rows == 1;
@@ -213,9 +216,10 @@ SentBytes Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t g
   if (group.partition.states) {
     // What a rank keeps whole is gathered once after an update, as is what the node has a partition of.
     const bool keeps = !group.partition.param || request_.shape.links.node_partition;
-    times(keeps ? 1 : gathers, sent_by_gather(request_.shape, group.numel, request_.param_type));
+    const std::size_t after_update = group.trainable ? 1 : 0;
+    times(keeps ? after_update : gathers, sent_by_gather(request_.shape, group.numel, request_.param_type));
     if (keeps && group.partition.param) {
-      times(gathers - 1, sent_by_node_gather(request_.shape, group.numel, request_.param_type));
+      times(gathers - after_update, sent_by_node_gather(request_.shape, group.numel, request_.param_type));
     }
   }
   const std::size_t contributions = order.contributions[g];

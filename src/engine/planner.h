@@ -1,6 +1,7 @@
 // Planner: chooses the placement of a run. Private to memory_plan.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -118,8 +119,11 @@ class Planner {
   // As many as the spare memory holds.
   void keep_states_on_device(MemoryPlan& plan, const StepOrder& order) const;
   static std::uint64_t spare_on_device(const MemoryPlan& plan);
-  // Layers that can keep their graphs: all between the first and the last one.
-  std::size_t graphs() const { return training_ ? request_.compute->layers() - 2 : 0; }
+  // Layers that can keep their graphs: those between the first and the last one that backward visits.
+  std::size_t graphs() const {
+    const std::size_t first = std::max<std::size_t>(zero::lowest_trained_layer(*request_.compute), 1);
+    return training_ ? request_.compute->layers() - 1 - std::min(first, request_.compute->layers() - 1) : 0;
+  }
   std::uint64_t graph_bytes(const StepOrder& order) const { return order.open * request_.graph_bytes; }
   bool fits_with(MemoryPlan plan, const StepOrder& order) const;
   // Seconds of an imagined machine whose drive moves 2 GB/s and whose link moves 20: only the order of the plans
@@ -133,6 +137,7 @@ class Planner {
   std::vector<std::uint64_t> sum_bytes_;    // flat, in fp32
   std::uint64_t whole_params_ = 0;          // bytes of those that are whole on every rank
   std::uint64_t node_params_ = 0;           // of those divided a second time inside the node, this rank's part
+  std::uint64_t trained_params_ = 0;        // bytes of those that are not frozen
   ClassTotals totals_;
   double padding_ = 0;                 // share of the flat layouts
   std::uint64_t whole_states_ = 0;     // what one rank alone would hold of them, without padding

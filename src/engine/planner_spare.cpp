@@ -129,7 +129,10 @@ double Planner::cost_of(MemoryPlan& plan, const StepOrder& order) const {
     const double on_drive =
         1 - static_cast<double>(shares.param) / static_cast<double>(std::max<std::uint64_t>(totals_.param, 1));
     read += static_cast<std::uint64_t>(static_cast<double>(order.gathered) * on_drive);
-    written += training_ ? totals_.param - shares.param : 0;
+    // Frozen ones are as much in host memory as others.
+    const double trained =
+        static_cast<double>(trained_params_) / static_cast<double>(std::max<std::uint64_t>(totals_.param, 1));
+    written += trained_params_ - static_cast<std::uint64_t>(static_cast<double>(shares.param) * trained);
   }
   if (plan.placement.grad == TierKind::Nvme) {
     read += order.grads_added + totals_.grad;

@@ -215,7 +215,8 @@ class Parser {
     // Lists and maps are written in YAML's flow style. Other values stay as typed: a prompt may hold a colon.
     const Setting* setting = find_setting(name);
     const bool structured = setting == nullptr || setting->get == nullptr || setting->values == "paths" ||
-                            setting->values == "data sets" || setting->name == "report_to";
+                            setting->values == "names" || setting->values == "data sets" ||
+                            setting->name == "report_to";
     if (!structured || (!value.starts_with('[') && !value.starts_with('{'))) {
       read_entry(flag, name, YAML::Node(value), flag);
       return;

@@ -159,6 +159,7 @@ struct RunConfig {
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1;  // 0 = no clipping
   OptimizerKind optim = OptimizerKind::AdamW;
+  std::vector<std::string> frozen_parameters;  // prefixes of names: EngineConfig
   LrKind lr_scheduler_type = LrKind::Linear;
   double warmup_ratio = 0;
   std::int64_t warmup_steps = 0;  // wins over warmup_ratio where > 0

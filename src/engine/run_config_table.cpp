@@ -136,6 +136,10 @@ void add_optimizer(std::vector<Setting>& rows) {
   s.add("optim", "optimizer", STRATA_FIELD(optim), kAny,
         "adam decays weights through the gradient, adamw does not; momentum and nesterov are sgd with adam_beta1 as "
         "momentum.");
+  s.add("frozen_parameters", "", STRATA_FIELD(frozen_parameters), kAny,
+        "Names, or their beginnings, of weights that stay as they are: model.embed_tokens, model.layers.0, ...; whole "
+        "layers each. They have no gradients and no optimizer states, and backward ends above the lowest layers that "
+        "are all frozen.");
   s.add("learning_rate", "lr", STRATA_FIELD(learning_rate), kNotNegative, "The rate that warm-up climbs to.");
   s.add("lr_scheduler_type", "lr_scheduler", STRATA_FIELD(lr_scheduler_type), kAny, "What happens after warm-up.");
   s.add("warmup_ratio", "", STRATA_FIELD(warmup_ratio), kRatio, "Warm-up as a share of all updates, rounded up.");
@@ -312,7 +316,9 @@ std::vector<FixedKey> run_config_fixed_keys() {
       {"gradient_checkpointing", "", "true yes on",
        "set it to true; strata.recompute: all is the same, auto recomputes only what does not fit"},
       {"deepspeed", "", "", "write its settings into the strata block"},
-      {"finetuning_type", "", "full", "use full"},
+      {"finetuning_type", "", "full", "use full, with frozen_parameters for what stays as it is"},
+      {"unfrozen_parameters", "freeze_trainable_layers freeze_trainable_modules", "",
+       "name what stays as it is in frozen_parameters"},
       {"adapter", "", "", kNoLora},
       {"lora_rank", "lora_r", "", kNoLora},
       {"lora_alpha", "", "", kNoLora},

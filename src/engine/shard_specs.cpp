@@ -37,6 +37,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts,
       group.param.home = in_memory(placement.param);
       group.whole_param = {name + "/whole param", ShardKind::Param, param_type, division.numel, group.param.home};
     }
+    if (!division.trainable) continue;
     group.grad = {name + "/grad", ShardKind::Grad, grad_type, numel, placement.grad};
     if (division.adds_locally) {
       group.local_grad = {name + "/local grad", ShardKind::Grad, grad_type, division.numel, in_memory(placement.grad)};
@@ -61,6 +62,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts,
 
 std::uint64_t device_bytes_of_states(const zero::GroupDivision& group, std::span<const StateSpec> states) {
   std::uint64_t bytes = 0;
+  if (!group.trainable) return bytes;
   for (const StateSpec& state : states) {
     bytes += align_up(state.values_for(group.updated.numel) * bytes_of(state.dtype), kPageBytes);
   }

@@ -27,8 +27,8 @@ struct Placement {
 // The shards of one parameter group on one rank: zero::GroupShards.
 struct GroupSpecs {
   offload::ShardSpec param;
-  offload::ShardSpec grad;                 // of no use without training
-  std::vector<offload::ShardSpec> states;  // in the order of ShardOptimizer::states(); empty without training
+  offload::ShardSpec grad;                 // of no use without training and where the group is frozen
+  std::vector<offload::ShardSpec> states;  // in the order of ShardOptimizer::states(); empty there
   // In whose homes param and grad lie from element zero::GroupDivision::updated on.
   std::optional<offload::ShardSpec> whole_param;
   std::optional<offload::ShardSpec> local_grad;  // grad lies in it unless that is at home on nvme
@@ -41,7 +41,7 @@ std::vector<GroupSpecs> shard_specs(std::span<const zero::FlatLayout> layouts,
                                     std::span<const zero::GroupDivision> divisions, const Placement& placement,
                                     DType param_type, DType grad_type, std::span<const StateSpec> states);
 
-// What the states of a group take on the device: each begins a page.
+// What the states of a group take on the device: each begins a page. Nothing where it is frozen.
 std::uint64_t device_bytes_of_states(const zero::GroupDivision& group, std::span<const StateSpec> states);
 
 // Of each group, whether its states are at home on the device: Placement::optimizer_device_bytes.

@@ -42,7 +42,15 @@ const hf::TensorInfo* StateReader::find(const std::string& state, const zero::Pa
 
 const hf::TensorInfo& StateReader::need(const std::string& state, const zero::ParamDecl& param) const {
   const hf::TensorInfo* tensor = find(state, param);
-  if (tensor == nullptr) throw DataError("the checkpoint has no " + state_tensor_name(state, param.name));
+  if (tensor == nullptr) {
+    const bool weight_alone = (find("master", param) != nullptr || find("param", param) != nullptr) &&
+                              std::ranges::any_of(moments_, [&](const MomentSpec& m) { return m.name == state; });
+    throw DataError("the checkpoint has no " + state_tensor_name(state, param.name) +
+                    (weight_alone
+                         ? ": in the run that saved it the parameter was frozen (frozen_parameters), or its "
+                           "optimizer another one; freeze it again, or begin anew from that run's exported model"
+                         : ""));
+  }
   const std::size_t per_value = state.ends_with("_scale") ? kScaleBlock : 1;
   const std::vector<std::int64_t> shape = state_tensor_shape({state, tensor->dtype, per_value}, param);
   if (tensor->shape != shape) {
@@ -58,6 +66,8 @@ void StateReader::read(const hf::TensorInfo& tensor, std::uint64_t first, Tensor
 
 void StateReader::master(const zero::ParamDecl& param, std::uint64_t first, TensorSpan values) {
   if (find("master", param) != nullptr) return read(need("master", param), first, values);
+  // Frozen in the run that saved it: nothing is lacking.
+  if (find("remainder", param) == nullptr) return read(need("param", param), first, values);
   in_chunks(values.numel, kConversionChunk, [&](std::size_t done, std::size_t n) {
     const TensorSpan weight = scratch(0, DType::BF16, n);
     const TensorSpan rest = scratch(1, DType::U16, n);

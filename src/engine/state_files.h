@@ -15,7 +15,8 @@ namespace strata::engine {
 inline constexpr const char* kStatesFile = "states.safetensors";
 
 // [Note: checkpoint tensors] "master.P" is parameter P in fp32; a run with a remainder has "param.P" and "remainder.P"
-// instead, which together are the same. Moments follow under their own names; one of 8 bits has its scales beside it,
+// instead, which together are the same. A frozen parameter has no states: "param.P" in its own type, or "master.P" in a
+// run with fp32 weights. Moments follow under their own names; one of 8 bits has its scales beside it,
 // one per block of 256 elements of the parameter.
 std::string state_tensor_name(const std::string& state, const std::string& param);
 std::vector<std::int64_t> state_tensor_shape(const StateSpec& state, const zero::ParamDecl& param);

@@ -30,8 +30,11 @@ std::uint64_t bytes_to_save(const Engine& engine) {
   const OptimizerConfig& optimizer = engine.config().optimizer;
   const DType type = engine.config().param_type;
   const auto weights = static_cast<double>(reads_param(optimizer, type) ? bytes_of(type) : 0);
-  return static_cast<std::uint64_t>(static_cast<double>(engine.parameters()) *
-                                    (state_bytes_per_element(optimizer, type) + weights + bytes_of(DType::F32)));
+  const auto all = static_cast<double>(engine.parameters());
+  const auto trained = static_cast<double>(engine.trained_parameters());
+  return static_cast<std::uint64_t>(trained * (state_bytes_per_element(optimizer, type) + weights) +
+                                    (all - trained) * static_cast<double>(bytes_of(type)) +
+                                    all * static_cast<double>(bytes_of(DType::F32)));
 }
 
 Trainer::Trainer(Engine& engine, const RunConfig& config, const data::TokenFile& train,

@@ -63,7 +63,8 @@ UpdatePlan plan_updates(const UpdateShape& shape, const Placement& placement, Up
     parts.push_back(parts_of(shape, placement, on_device[g] ? TierKind::Device : placement.optimizer));
     // Where there is nothing to choose a group is one unit: plans are made by the dozen.
     const std::uint64_t page = site == UpdateSite::Auto ? slot_bytes / bytes_of(shape.param_type) : numel;
-    work.push_back(zero::update_work(parts.back(), units_of(numel, page)));
+    const std::uint64_t updated = shape.groups[g].trainable ? numel : 0;
+    work.push_back(zero::update_work(parts.back(), units_of(updated, page)));
   }
   const zero::UpdateSites sites = sites_for(site, shape.costs, work);
   double streamed = 0, all = 0, link = 0;

@@ -54,13 +54,15 @@ void accumulate_weight_gradient(at::Tensor& accumulator, const at::Tensor& gradi
 }  // namespace
 
 CrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                   std::int64_t chunk, Want want, double loss_scale) {
+                                   std::int64_t chunk, Want want, double loss_scale, WeightGrad weight_grad) {
   STRATA_EXPECTS(chunk > 0, "the loss chunk must hold at least one position");
   const c10::AutoGradMode no_grad(false);
   CrossEntropy result;
   if (want == Want::LossAndGrads) {
     result.grad_hidden = at::zeros_like(hidden);
-    result.grad_weight = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
+    if (weight_grad == WeightGrad::Wanted) {
+      result.grad_weight = at::zeros(weight.sizes(), weight.options().dtype(at::kFloat));
+    }
   }
   const std::int64_t positions = hidden.size(0);
   for (std::int64_t first = 0; first < positions; first += chunk) {
@@ -77,7 +79,7 @@ CrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& w
     const at::Tensor gradient = logits.to(hidden.scalar_type());
     at::Tensor grad_rows = result.grad_hidden.narrow(0, first, n);
     at::mm_out(grad_rows, gradient, weight);
-    accumulate_weight_gradient(result.grad_weight, gradient, chunk_hidden);
+    if (weight_grad == WeightGrad::Wanted) accumulate_weight_gradient(result.grad_weight, gradient, chunk_hidden);
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "models/activation_bound.h"
 #include "models/decoder_block.h"
+#include "models/freeze.h"
 #include "models/loss_head.h"
 #include "models/token_embedding.h"
 
@@ -43,6 +44,7 @@ class Decoder final : public zero::Model {
       blocks_.emplace_back(config, options, i, i + 1);
     }
     groups_.push_back(LossHead::declare(config));
+    freeze(groups_, options.frozen_parameters);
   }
 
   const std::vector<zero::GroupDecl>& groups() const override { return groups_; }

@@ -1,9 +1,11 @@
-// Settings of a decoder that change bits or memory, but not the mathematics.
+// Settings of a decoder: types, and what of it is trained.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace strata::models {
 
@@ -14,7 +16,8 @@ struct DecoderOptions {
 
   at::ScalarType group_type = at::kFloat;  // of gathered weights: kFloat, kBFloat16 or kHalf
   Compute compute = Compute::GroupType;
-  std::int64_t loss_chunk_tokens = 256;  // positions whose logits exist at once; changes bits
+  std::int64_t loss_chunk_tokens = 256;             // positions whose logits exist at once; changes bits
+  std::vector<std::string> frozen_parameters = {};  // prefixes of names: freeze()
 };
 
 // The type of activations and of the weights inside matrix products.

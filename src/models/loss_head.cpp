@@ -48,8 +48,9 @@ LossHead::Result LossHead::loss(const zero::MicroBatch& batch, const at::Tensor&
   const at::Tensor input = hidden.detach().reshape({labels.numel(), -1}).requires_grad_(wants_grads);
   const at::Tensor norm = norm_weight(params).detach().requires_grad_(wants_grads);
   const at::Tensor normed = rms_norm(input, norm, epsilon_);
-  CrossEntropy sums = chunked_cross_entropy(normed.detach(), projection(params).detach().to(compute_), labels,
-                                            chunk_tokens_, want, batch.loss_scale);
+  CrossEntropy sums = chunked_cross_entropy(
+      normed.detach(), projection(params).detach().to(compute_), labels, chunk_tokens_, want, batch.loss_scale,
+      projection(params).requires_grad() ? WeightGrad::Wanted : WeightGrad::Frozen);
   Result result{.loss_sum = sums.loss_sum, .tokens = sums.tokens, .grad_hidden = {}, .grad_params = {}};
   if (wants_grads) {
     auto grads = torch::autograd::grad({normed}, {input, norm}, {std::exchange(sums.grad_hidden, {})});

@@ -36,8 +36,8 @@ struct LinkCounters {
 // (updated_range()).
 struct GroupShards {
   offload::ShardId param;
-  offload::ShardId grad;
-  std::vector<offload::ShardId> states;  // in the order of ShardOptimizer::states()
+  offload::ShardId grad;                 // of no use where the group is frozen
+  std::vector<offload::ShardId> states;  // in the order of ShardOptimizer::states(); none where it is frozen
   std::uint64_t first = 0;               // where these begin in the flat layout
   Partition partition = {};
   // Where the rank keeps the whole parameter: `param` is a part of it, or all. Absent: nowhere, or there is one rank.

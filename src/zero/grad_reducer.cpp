@@ -317,6 +317,7 @@ double GradReducer::sum_of_squares() {
                      std::to_string(ShardMath::kNormBlock));
   std::vector<double> mine;  // of the rows
   for (std::size_t g = 0; g < layouts_.size(); ++g) {
+    if (options_.contributions[g] == 0) continue;  // frozen: no gradient, and no sums below
     const offload::ShardSpec& spec = store_.spec(shards_[g].grad);
     STRATA_EXPECTS(spec.host_numel == spec.numel || spec.host_numel % ShardMath::kNormBlock == 0,
                    "the host share of " + spec.name + " cuts the norm's blocks");

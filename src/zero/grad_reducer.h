@@ -23,7 +23,8 @@ class GradReducer {
  public:
   struct Options {
     DType grad_dtype = DType::F32;           // of the flat gradients on the device: the group's type
-    std::vector<std::size_t> contributions;  // per group and step: micro-batches times the layers that name it
+    std::vector<std::size_t> contributions;  // per group and step: micro-batches times the layers that name it; 0 where
+                                             // it is frozen
     // Of those the first ones that make one sum on the device before they go to their home (leading_contributions());
     // empty: 1 each, which goes as it is.
     std::vector<std::size_t> summed_first = {};

@@ -23,6 +23,8 @@ struct ParamDecl {
 struct GroupDecl {
   std::string name;  // "model.layers.0", "model.embed_tokens", "head"
   std::vector<ParamDecl> params;
+  // Frozen otherwise: gathered like others, but without gradient, states and updates.
+  bool trainable = true;
 };
 
 }  // namespace strata::zero

@@ -22,7 +22,7 @@ struct MicroBatch {
 };
 
 // Parameters of one layer, in the order of Layer::groups() and of each group's params. They view gathered memory in the
-// group's type; they are leaves that require grad when gradients are wanted.
+// group's type; they are leaves that require grad unless they are frozen.
 using LayerParams = std::span<const at::Tensor>;
 
 // Names the parameter groups it uses by index into Model::groups(). A group may be named by several layers (tied
@@ -38,8 +38,8 @@ class EmbeddingLayer : public Layer {
  public:
   // Returns [B, T, H] in the activation type.
   virtual at::Tensor forward(const MicroBatch& batch, LayerParams params) = 0;
-  // Gradients of the parameters, in their order, fp32 or the group's type, for grad_hidden [B, T, H]. Reads no
-  // parameter, so that the layer's groups need not be gathered again.
+  // Gradients of the parameters, in their order, fp32 or the group's type, for grad_hidden [B, T, H]; undefined is
+  // zero. Reads no parameter, so that the layer's groups need not be gathered again.
   virtual std::vector<at::Tensor> backward(const MicroBatch& batch, const at::Tensor& grad_hidden) = 0;
 };
 
@@ -53,10 +53,11 @@ class BlockLayer : public Layer {
 class LossLayer : public Layer {
  public:
   struct Result {
-    double loss_sum = 0;                  // sum of token losses over unmasked positions
-    std::int64_t tokens = 0;              // unmasked positions
-    at::Tensor grad_hidden;               // [B, T, H]: d(loss_scale * loss_sum)/d(hidden); undefined unless asked for
-    std::vector<at::Tensor> grad_params;  // d(loss_scale * loss_sum)/d(param), fp32 or the group's type; likewise
+    double loss_sum = 0;      // sum of token losses over unmasked positions
+    std::int64_t tokens = 0;  // unmasked positions
+    at::Tensor grad_hidden;   // [B, T, H]: d(loss_scale * loss_sum)/d(hidden); undefined unless asked for
+    // d(loss_scale * loss_sum)/d(param), fp32 or the group's type; likewise. One that is undefined is zero, or frozen.
+    std::vector<at::Tensor> grad_params;
   };
   enum class Want : std::uint8_t { Loss, LossAndGrads };
   virtual Result loss(const MicroBatch& batch, const at::Tensor& hidden, LayerParams params, Want want) = 0;

@@ -61,7 +61,8 @@ class LayerCompute {
   // Train, descending from the last layer: recomputes the layer (unless its graph was kept) and differentiates it; for
   // the last layer forward and backward are this one visit. Overwrites grads[i], the flat gradient of
   // groups_of(layer)[i] in the group's type, padding included (zeros), with
-  // d(loss_scale * loss_sum)/d(param).
+  // d(loss_scale * loss_sum)/d(param); null for a frozen group. Of a parameter that the layer does not use it is zero.
+  // Layers below lowest_trained_layer() need not be visited.
   virtual void backward(std::size_t micro_batch, std::size_t layer, std::span<std::byte* const> grads) = 0;
   // Of an open micro-batch, once its last layer has run.
   virtual LossSum loss(std::size_t micro_batch) const = 0;

@@ -116,8 +116,12 @@ void LayerRunner::run_visit(const Visit& visit) {
   }
   leases_.clear();
   std::vector<std::byte*> grads;
-  for (const std::size_t group : visit.grad_groups) {
-    leases_.push_back(reducer_.acquire(group));
+  for (const std::size_t group : compute_.groups_of(layer)) {
+    if (!groups_[group].layout().group().trainable) {
+      grads.push_back(nullptr);
+      continue;
+    }
+    leases_.push_back(reducer_.acquire(group));  // in the order of visit.grad_groups
     grads.push_back(leases_.back().data);
   }
   streams_.compute.launch([this, micro_batch, layer, grads] {

@@ -32,7 +32,7 @@ void zero_padding(const TensorSpan& values, std::span<const Segment> segments) {
 void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
                  const std::function<void(std::size_t, offload::PieceId)>& on_piece,
                  const std::function<void(std::uint64_t, std::uint64_t)>& on_chunk) {
-  const std::uint64_t numel = store.spec(shards.param).numel;
+  const std::uint64_t numel = shards.frozen ? 0 : store.spec(shards.param).numel;
   for (std::uint64_t first = 0; first < numel;) {
     std::uint64_t end = numel;
     for (std::size_t i = 0; i < shards.count(); ++i) {
@@ -57,6 +57,7 @@ std::vector<UpdatePart> update_parts(const offload::ShardStore& store, const Upd
 }
 
 UpdateWork update_work(const offload::ShardStore& store, const UpdateShards& shards) {
+  if (shards.frozen) return {};
   std::vector<std::uint64_t> units;
   for (std::uint32_t p = 0; p < store.pieces(shards.param); ++p) units.push_back(store.range({shards.param, p}).numel);
   return update_work(update_parts(store, shards), std::move(units));
@@ -119,6 +120,7 @@ std::vector<Event> OptimizerPipeline::start(const StepContext& context) {
 }
 
 Event OptimizerPipeline::start(std::size_t group, const StepContext& context, const Event& gradient) {
+  if (shards_[group].frozen) return Event();
   auto done = std::make_shared<EventSource>();
   done->submit();
   auto pieces = std::make_shared<Pieces>(store_.pieces(shards_[group].param));

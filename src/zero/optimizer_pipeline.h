@@ -24,6 +24,7 @@ struct UpdateShards {
   std::vector<std::size_t> elements_per_value{};  // of each state: StateSpec; empty: 1 of all
   std::vector<UpdateSite> sites{};                // of each piece of the parameter; empty: the host, for all
   std::uint64_t first = 0;                        // where the parameter begins in the flat layout
+  bool frozen = false;                            // no update: there are no other shards than the parameter
 
   // Elements of the parameter that share one value of a position's shard.
   std::size_t per_value(std::size_t position) const {
@@ -49,8 +50,8 @@ struct UpdateShards {
 
 // The shards in the order of their positions.
 std::vector<UpdatePart> update_parts(const offload::ShardStore& store, const UpdateShards& shards);
-// What there is to choose: its units are the pieces of the parameter. Where the states are at home on the device
-// nothing.
+// What there is to choose: its units are the pieces of the parameter. Where the states are at home on the device, or
+// the group is frozen, nothing.
 UpdateWork update_work(const offload::ShardStore& store, const UpdateShards& shards);
 // Whether the update acquires `piece` of the shard at `position`: not what is at home on the device, where no chunk
 // of it is updated on the host.
@@ -58,7 +59,7 @@ bool update_acquires(const offload::ShardStore& store, const UpdateShards& shard
                      offload::PieceId piece);
 
 // Calls on_chunk(first, numel) for runs of elements that lie within one piece of every shard, and before it
-// on_piece(position, piece) whenever a shard enters a new piece.
+// on_piece(position, piece) whenever a shard enters a new piece. Nothing where the group is frozen.
 // The pipeline and the schedule use this one walk, so they cannot disagree.
 void walk_update(const offload::ShardStore& store, const UpdateShards& shards,
                  const std::function<void(std::size_t, offload::PieceId)>& on_piece,
@@ -77,7 +78,8 @@ class OptimizerPipeline {
 
   // Starts updating every group, in forward order. Event g completes when group g's new parameter and states are the
   // latest versions (writes to drives may still run), or fails with the first failure of any group so far. Gradients
-  // must not change and the store must live until then. Requires: the events of the step before are complete.
+  // must not change and the store must live until then. That of a frozen group is complete. Requires: the events of the
+  // step before are complete.
   std::vector<Event> start(const StepContext& context);
   // Starts updating one group once `gradient` is complete; groups are updated in the order of these calls. As start()
   // otherwise; a failure is for good.

@@ -18,6 +18,7 @@ std::vector<GroupDivision> divide(std::span<const FlatLayout> layouts, const Div
     group.adds_locally = !division.by_micro_batch && !contributions.empty() &&
                          adds_locally(group.partition, contributions[g], summed_first[g]);
     group.numel = layout.numel();
+    group.trainable = layout.group().trainable;
   }
   return groups;
 }

@@ -57,6 +57,7 @@ struct GroupDivision {
   FlatRange updated;
   bool adds_locally = false;
   std::size_t numel = 0;  // of the flat layout
+  bool trainable = true;  // GroupDecl
 };
 
 // `contributions` and `summed_first` as GradReducer::Options has them; empty without training.

@@ -2,17 +2,21 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "zero/layer.h"
 #include "zero/torch_host.h"
+#include "zero/visits.h"
 
 namespace strata::zero {
 namespace {
@@ -33,7 +37,7 @@ class TensorBinding final : public StorageBinding {
                                                 /*allocator=*/nullptr, /*resizable=*/false);
       at::Tensor tensor = at::empty({0}, at::TensorOptions(type));
       tensor.set_(c10::Storage(storage), 0, layout.group().params[i].shape);
-      tensors_.push_back(tensor.requires_grad_(true));
+      tensors_.push_back(tensor.requires_grad_(layout.group().trainable));
       storages_.push_back(std::move(storage));
       offsets_bytes_.push_back(slot.offset * c10::elementSize(type));
     }
@@ -69,6 +73,7 @@ class TorchLayerCompute final : public LayerCompute {
       layouts_.emplace_back(group, world, row_parts);
       bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
     }
+    lowest_ = lowest_trained_layer(*this);
   }
 
   const std::vector<FlatLayout>& layouts() const override { return layouts_; }
@@ -114,18 +119,20 @@ class TorchLayerCompute final : public LayerCompute {
   Open& open(std::size_t micro_batch);
   std::vector<at::Tensor> params_of(std::size_t layer) const;
   void finish_forward(Open& open, LayerParams params);
-  // Gradients of the layer's parameters, in the order of params_of(); leave that of its input in open.grad_hidden.
+  // Gradients of the layer's parameters, in the order of params_of(), undefined where there is none; leave that of its
+  // input in open.grad_hidden.
   std::vector<at::Tensor> differentiate_head(Open& open);
   std::vector<at::Tensor> differentiate_block(Open& open, std::size_t layer);
   // Runs a block and records it.
   Graph record_block(const Open& open, std::size_t layer);
-  bool keeps_graph(std::size_t layer) const { return layer < last() && layer + kept_ >= last(); }
+  bool keeps_graph(std::size_t layer) const { return layer < last() && layer + kept_ >= last() && layer >= lowest_; }
   void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
 
   std::unique_ptr<Model> model_;
   at::ScalarType type_;
   std::vector<FlatLayout> layouts_;
   std::vector<std::unique_ptr<TensorBinding>> bindings_;
+  std::size_t lowest_ = 0;  // layer that backward visits
   std::size_t kept_ = 0;    // blocks before the loss whose graphs are kept
   std::vector<Open> open_;  // by micro-batch
 };
@@ -182,7 +189,7 @@ void TorchLayerCompute::forward(std::size_t micro_batch, std::size_t layer) {
   }
   now.inputs[layer + 1] = layer == 0 ? model_->embedding().forward(now.batch, params)
                                      : model_->block(layer - 1).forward(now.batch, now.inputs[layer], params);
-  if (now.pass != Pass::Train) now.inputs[layer] = at::Tensor();
+  if (now.pass != Pass::Train || layer < lowest_) now.inputs[layer] = at::Tensor();
 }
 
 void TorchLayerCompute::finish_forward(Open& open, LayerParams params) {
@@ -217,12 +224,20 @@ std::vector<at::Tensor> TorchLayerCompute::differentiate_block(Open& open, std::
   Graph graph = std::exchange(open.graphs[layer], {});
   if (!graph.output.defined()) graph = record_block(open, layer);
   open.inputs[layer] = at::Tensor();
-  std::vector<at::Tensor> wanted = params_of(layer);
-  wanted.push_back(graph.input);
-  std::vector<at::Tensor> gradients =
-      torch::autograd::grad({graph.output}, wanted, {std::exchange(open.grad_hidden, {})});
-  open.grad_hidden = std::move(gradients.back());
-  gradients.pop_back();
+  const std::vector<at::Tensor> params = params_of(layer);
+  std::vector<at::Tensor> wanted{graph.input};
+  std::copy_if(params.begin(), params.end(), std::back_inserter(wanted),
+               [](const at::Tensor& param) { return param.requires_grad(); });
+  // What the block does not use has no gradient.
+  std::vector<at::Tensor> made =
+      torch::autograd::grad({graph.output}, wanted, {std::exchange(open.grad_hidden, {})},
+                            /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
+  open.grad_hidden = made[0].defined() ? std::move(made[0]) : at::zeros_like(graph.input);
+  std::vector<at::Tensor> gradients(params.size());
+  std::size_t next = 1;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i].requires_grad()) gradients[i] = std::move(made[next++]);
+  }
   return gradients;
 }
 
@@ -249,10 +264,19 @@ void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> grad
   std::size_t next = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const FlatLayout& layout = layouts_[groups[g]];
+    if (flat[g] == nullptr) {
+      next += layout.params().size();
+      continue;
+    }
     for (std::size_t p = 0; p < layout.params().size(); ++p) {
-      const std::vector<std::int64_t>& shape = layout.group().params[p].shape;
-      at::from_blob(flat[g] + layout.params()[p].offset * element_bytes, shape, at::TensorOptions(type_))
-          .copy_(gradients[next++]);
+      const ParamSlot& slot = layout.params()[p];
+      std::byte* const destination = flat[g] + slot.offset * element_bytes;
+      const at::Tensor& gradient = gradients[next++];
+      if (gradient.defined()) {
+        at::from_blob(destination, layout.group().params[p].shape, at::TensorOptions(type_)).copy_(gradient);
+      } else {
+        std::memset(destination, 0, slot.numel * element_bytes);
+      }
     }
     layout.for_each_gap([&](std::size_t offset, std::size_t numel) {
       std::memset(flat[g] + offset * element_bytes, 0, numel * element_bytes);

@@ -16,17 +16,27 @@ bool contains(const std::vector<std::size_t>& values, std::size_t value) {
 // Per visit: the groups whose last visit it is, of those that get a gradient.
 std::vector<std::vector<std::size_t>> finished_groups(const std::vector<Visit>& visits) {
   std::vector<std::vector<std::size_t>> finished(visits.size());
+  std::vector<std::size_t> trained;
+  for (const Visit& visit : visits) {
+    trained.insert(trained.end(), visit.grad_groups.begin(), visit.grad_groups.end());
+  }
   std::vector<std::size_t> seen;  // in a later visit
   for (std::size_t v = visits.size(); v-- > 0;) {
     for (const std::vector<std::size_t>* groups : {&visits[v].grad_groups, &visits[v].groups}) {
       for (const std::size_t group : *groups) {
-        if (contains(seen, group)) continue;
+        if (contains(seen, group) || !contains(trained, group)) continue;
         seen.push_back(group);
         finished[v].push_back(group);
       }
     }
   }
   return finished;
+}
+
+std::vector<std::size_t> trained_groups(const LayerCompute& compute, std::size_t layer) {
+  std::vector<std::size_t> groups = compute.groups_of(layer);
+  std::erase_if(groups, [&](std::size_t group) { return !compute.layouts()[group].group().trainable; });
+  return groups;
 }
 
 }  // namespace
@@ -55,9 +65,16 @@ std::vector<std::vector<std::size_t>> unsharded_groups(const std::vector<Visit>&
   return unsharded;
 }
 
+std::size_t lowest_trained_layer(const LayerCompute& compute) {
+  std::size_t layer = 0;
+  while (layer + 1 < compute.layers() && trained_groups(compute, layer).empty()) ++layer;
+  return layer;
+}
+
 std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches, Accumulation accumulation) {
   std::vector<Visit> visits;
   const std::size_t last = compute.layers() - 1;
+  const std::size_t lowest = lowest_trained_layer(compute);
   // Micro-batches that go through the layers together.
   const std::size_t together = accumulation == Accumulation::Vertical ? micro_batches : 1;
   for (std::size_t first = 0; first < micro_batches; first += together) {
@@ -66,11 +83,12 @@ std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_b
         visits.push_back({m, layer, Direction::Forward, compute.groups_of(layer), {}});
       }
     }
-    for (std::size_t layer = last + 1; layer-- > 0;) {
+    for (std::size_t layer = last + 1; layer-- > lowest;) {
       const std::vector<std::size_t>& groups = compute.groups_of(layer);
+      const std::vector<std::size_t> trained = trained_groups(compute, layer);
       const bool needs_params = compute.backward_needs_params(layer);
       for (std::size_t m = first; m < first + together; ++m) {
-        visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, groups});
+        visits.push_back({m, layer, Direction::Backward, needs_params ? groups : std::vector<std::size_t>{}, trained});
       }
     }
   }

@@ -28,8 +28,11 @@ struct Visit {
 // before the next layer, so that its parameters are gathered twice a step however many there are.
 enum class Accumulation : std::uint8_t { Horizontal, Vertical };
 
-// Train: of each micro-batch, layers 0..L-2 forward, then L-1..0 backward (the last layer's one visit is forward and
-// backward).
+// Where backward ends: nothing below has a group that is trained. The last layer where none has.
+std::size_t lowest_trained_layer(const LayerCompute& compute);
+
+// Train: of each micro-batch, layers 0..L-2 forward, then L-1..lowest_trained_layer() backward (the last layer's one
+// visit is forward and backward). Frozen groups have no gradient.
 std::vector<Visit> train_visits(const LayerCompute& compute, std::size_t micro_batches,
                                 Accumulation accumulation = Accumulation::Horizontal);
 // Evaluate and generate: layers 0..L-1 forward.
@@ -66,9 +69,9 @@ std::vector<bool> last_groups(const LayerCompute& compute, std::size_t layers);
 // A group stays unsharded between neighbouring visits that both need it, and one that is `held` (empty: none) from its
 // first visit to its last, so that it is gathered once. With GatherAhead::One the groups of the next
 // visit are unsharded right after a visit was queued. With UpdateTime::DuringBackward each group's update follows the
-// last visit that needs it or contributes to its gradient, and a gather waits until no more than kUpdatesBehind updates
-// are left: layers that run farther ahead only push out of memory what these are about to use. Otherwise there are no
-// updates among the actions.
+// last visit that needs it or contributes to its gradient, if any does, and a gather waits until no more than
+// kUpdatesBehind updates are left: layers that run farther ahead only push out of memory what these are about to use.
+// Otherwise there are no updates among the actions.
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead,
                                  UpdateTime time = UpdateTime::AfterBackward, const std::vector<bool>& held = {},
                                  ReduceOrder order = ReduceOrder::BeforeGathers);

@@ -132,6 +132,24 @@ TEST(ReadParam, GivesBackWhatWasFilledInPiecesOfAnySize) {
   }
 }
 
+TEST(ReadParam, TakesParametersWithoutElements) {
+  const zero::FlatLayout of{{"group", {{"none", {0}}, {"first", {700}}, {"nor", {0, 4}}, {"last", {3}}}}, 1};
+  for (const TierKind home : kHomes) {
+    StoreRig rig;
+    const ShardId shard = used_shard(rig, home, of.shard_numel());
+    const ShardSlice slice{of, shard, 0, 1};
+    fill_shard(rig.store, slice, numbered);
+    EXPECT_EQ(floats_of(rig, shard), expected(of, 0));
+    for (const std::size_t param : {0, 2}) {
+      EXPECT_EQ(values_in(rig.store, slice, param).numel, 0U);
+      std::vector<float> none;
+      read_param(rig.store, slice, param, 0, span_of(none));
+      write_param(rig.store, slice, param, 0, span_of(none));
+    }
+    EXPECT_EQ(floats_of(rig, shard), expected(of, 0));
+  }
+}
+
 // One value for 256 elements, as the scales of 8-bit states.
 TEST(FillShard, WritesAndReadsStatesOfWhichElementsShareAValue) {
   constexpr std::size_t kShared = 256;

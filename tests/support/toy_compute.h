@@ -17,7 +17,8 @@
 
 namespace strata::test {
 
-// Layer 0 looks rows up in a table [V, H] (group 0). Layers 1..k add relu(x A) B to x, A [H, F] and B [F, H] (group i).
+// Layer 0 looks rows up in a table [V, H] (group 0). Layers 1..k add relu(x A) B to x, A [H, F] and B [F, H] (group i,
+// which has a parameter without elements too).
 // The last layer scales x by a vector [H] (group k+1) and multiplies with the transposed table: it names groups {0,
 // k+1}, so group 0 is tied; with a head of its own, group k+1 holds another table [V, H] beside the vector.
 // Parameters are upcast to fp32, sums run in index order, so results are deterministic.
@@ -30,18 +31,21 @@ class ToyCompute final : public zero::LayerCompute {
 
   enum class Head : std::uint8_t { Tied, Own };
 
-  // `vocabulary`: rows of the tables; with thousands they are longer than one rank's smallest row of the flat layout.
+  // `frozen`: groups that are not trained. `vocabulary`: rows of the tables; with thousands they are longer than one
+  // rank's smallest row of the flat layout.
   ToyCompute(std::size_t blocks, DType dtype, std::size_t world = 1, Head head = Head::Tied,
-             std::size_t vocabulary = kVocabulary)
+             std::size_t vocabulary = kVocabulary, const std::vector<std::size_t>& frozen = {})
       : blocks_(blocks), dtype_(dtype), head_(head), vocabulary_(vocabulary) {
     const auto add = [&](zero::GroupDecl group) {
+      group.trainable = std::find(frozen.begin(), frozen.end(), layouts_.size()) == frozen.end();
       layouts_.emplace_back(group, world);
       bindings_.push_back(std::make_unique<Binding>());
     };
     const auto dim = [](std::size_t n) { return static_cast<std::int64_t>(n); };
     add({"table", {{"table.weight", {dim(vocabulary), dim(kHidden)}}}});
     for (std::size_t b = 0; b < blocks; ++b) {
-      add({"block." + std::to_string(b), {{"a", {dim(kHidden), dim(kInner)}}, {"b", {dim(kInner), dim(kHidden)}}}});
+      add({"block." + std::to_string(b),
+           {{"a", {dim(kHidden), dim(kInner)}}, {"b", {dim(kInner), dim(kHidden)}}, {"none", {0, dim(kInner)}}}});
     }
     zero::GroupDecl scale{"scale", {{"scale", {dim(kHidden)}, /*decay=*/false}}};
     if (head_ == Head::Own) scale.params.push_back({"out.weight", {dim(vocabulary), dim(kHidden)}});
@@ -113,6 +117,7 @@ class ToyCompute final : public zero::LayerCompute {
       block_backward(now, layer, flat[0]);
     }
     for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i] == nullptr) continue;
       const TensorSpan out{grads[i], dtype_, flat[i].size()};
       for (std::size_t j = 0; j < flat[i].size(); ++j) store_element(out, j, flat[i][j]);
     }

@@ -38,7 +38,8 @@ struct ToyOptions {
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   ToyCompute::Head head = ToyCompute::Head::Tied;
   std::size_t vocabulary = ToyCompute::kVocabulary;
-  double param_host_share = 0;  // of a class at home elsewhere, the part that is at home in host memory
+  std::vector<std::size_t> frozen = {};  // groups
+  double param_host_share = 0;           // of a class at home elsewhere, the part that is at home in host memory
   double state_host_share = 0;
   std::size_t slots = 64;
   std::size_t slot_bytes = kPageBytes;
@@ -149,11 +150,15 @@ class ToyEngine {
     const zero::LossSum loss = runner->train(visits, views);
     if (options.update_time == zero::UpdateTime::AfterBackward) {
       pipeline->step(toy_step(steps));
-      for (zero::ParamGroup& group : groups) group.update_until(Event());
+      for (std::size_t g = 0; g < groups.size(); ++g) {
+        if (trainable(g)) groups[g].update_until(Event());
+      }
       return loss;
     }
     updating = pipeline->start(toy_step(steps));
-    for (std::size_t g = 0; g < groups.size(); ++g) groups[g].update_until(updating[g], pipeline->updated_pieces(g));
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (trainable(g)) groups[g].update_until(updating[g], pipeline->updated_pieces(g));
+    }
     return loss;
   }
 
@@ -198,6 +203,7 @@ class ToyEngine {
     std::iota(own.begin(), own.end(), std::size_t{0});
     return own;
   }
+  bool trainable(std::size_t group) const { return compute.layouts()[group].group().trainable; }
   bool during_backward() const { return options.update_time == zero::UpdateTime::DuringBackward; }
   zero::Streams streams() { return {*copy_in, *copy_out, *comm_stream, *compute_stream}; }
 
@@ -214,7 +220,7 @@ class ToyEngine {
   PlainAdam adam;
   LocalCommunicator alone;
   Communicator& comm = options.comm != nullptr ? *options.comm : alone;
-  ToyCompute compute{options.blocks, options.dtype, comm.world(), options.head, options.vocabulary};
+  ToyCompute compute{options.blocks, options.dtype, comm.world(), options.head, options.vocabulary, options.frozen};
   const zero::Partition partition = zero::partition_of(options.zero_stage, comm.world());
   const std::vector<zero::Visit> visits = zero::train_visits(compute, options.micro_batches, options.accumulation);
   SlotPool slots{allocate_host(host, options.slots* options.slot_bytes, MemoryTag::Staging), options.slot_bytes};
@@ -267,6 +273,7 @@ class ToyEngine {
       const std::string& name = layout.group().name;
       const std::size_t numel = zero::updated_range(layout, partition, comm.rank()).numel;
       params.push_back({name + "/param", ShardKind::Param, options.dtype, numel, options.param_home});
+      if (!layout.group().trainable) continue;
       for (const StateSpec& state : kinds) {
         states.push_back({name + "/" + state.name, ShardKind::OptimState, state.dtype, numel, options.state_home});
       }
@@ -279,7 +286,7 @@ class ToyEngine {
     const std::vector<std::size_t> homes = grad_homes();
     for (const bool own : {true, false}) {
       for (std::size_t g = 0; g < gradients.size(); ++g) {
-        if ((homes[g] == g) != own) continue;
+        if ((homes[g] == g) != own || !trainable(g)) continue;
         const zero::FlatLayout& layout = compute.layouts()[g];
         const zero::FlatRange updated = zero::updated_range(layout, partition, comm.rank());
         offload::ShardSpec spec{layout.group().name + "/grad", ShardKind::Grad,
@@ -296,6 +303,7 @@ class ToyEngine {
         gradients[g] = store.add(spec);
       }
     }
+    auto next_state = states.begin();
     for (std::size_t g = 0; g < compute.layouts().size(); ++g) {
       zero::GroupShards& shard = shards.emplace_back();
       const zero::FlatRange updated = zero::updated_range(compute.layouts()[g], partition, comm.rank());
@@ -319,10 +327,11 @@ class ToyEngine {
         if (part.home == offload::TierKind::Nvme) part.home = offload::TierKind::Host;
         shard.node_param = store.add(part);
       }
-      for (std::size_t i = 0; i < kinds.size(); ++i) shard.states.push_back(store.add(states[g * kinds.size() + i]));
+      for (std::size_t i = 0; trainable(g) && i < kinds.size(); ++i) shard.states.push_back(store.add(*next_state++));
       const Access param_access = options.dtype == DType::F32 ? Access::ReadWrite : Access::Write;
       updates.push_back({shard.param, param_access, shard.grad, shard.states});
       updates.back().first = shard.first;
+      updates.back().frozen = !trainable(g);
     }
     choose_sites();
     initialize();

@@ -52,6 +52,38 @@ TEST(FlatLayout, AGroupWithoutParametersStillHasAShard) {
   EXPECT_TRUE(layout.segments(0, layout.numel()).empty());
 }
 
+// One may share its offset with the next one.
+TEST(FlatLayout, ParametersWithoutElementsHaveAPlaceAndNoSegment) {
+  const FlatLayout layout(group_of({{0}, {300}, {0, 4}, {5}, {4, 0}}), 1);
+  ASSERT_EQ(layout.params().size(), 5U);
+  EXPECT_EQ(layout.param_numel(), 305U);
+  EXPECT_EQ(layout.params()[2].numel, 0U);
+  EXPECT_EQ(layout.params()[2].offset, layout.params()[3].offset);
+  for (const std::size_t window : {1, 7, 100, 256, 2048}) {
+    std::vector<int> covered(layout.numel(), 0);
+    for (std::size_t first = 0; first < layout.numel(); first += window) {
+      for (const Segment& segment : layout.segments(first, std::min(window, layout.numel() - first))) {
+        EXPECT_GT(segment.numel, 0U);
+        for (std::size_t i = 0; i < segment.numel; ++i) ++covered[first + segment.offset + i];
+      }
+    }
+    layout.for_each_gap([&](std::size_t offset, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) --covered[offset + i];
+    });
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), 1), 305) << window;
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), 0), 0) << window;
+  }
+}
+
+TEST(FlatLayout, AGroupOfParametersWithoutElementsIsPadding) {
+  const FlatLayout layout(group_of({{0}, {0, 4}}), 2);
+  EXPECT_EQ(layout.param_numel(), 0U);
+  EXPECT_TRUE(layout.segments(0, layout.numel()).empty());
+  std::size_t gaps = 0;
+  layout.for_each_gap([&](std::size_t, std::size_t count) { gaps += count; });
+  EXPECT_EQ(gaps, layout.numel());
+}
+
 TEST(FlatLayout, SegmentsOfTheWholeAreTheParameters) {
   const FlatLayout layout(group_of({{3, 5}, {33}}), 1);
   const std::vector<Segment> segments = layout.segments(0, layout.numel());

@@ -191,6 +191,44 @@ TEST_P(Stages, AndUpdateTimesGiveTheSameBits) {
   }
 }
 
+// The other groups learn in a step what they learn without frozen ones; these keep their bits, and what a rank keeps
+// whole of them is gathered once for good.
+TEST_P(Stages, FrozenGroupsLeaveTheOthersTheirBits) {
+  ToyOptions options = two_blocks();
+  options.slot_bytes = 64 * kPageBytes;
+  const std::map<std::string, Bytes> before = assembled(train(options, GetParam(), 0), 3);
+  const std::map<std::string, Bytes> all = assembled(train(options, GetParam(), 1), 3);
+  for (const std::vector<std::size_t>& frozen : {std::vector<std::size_t>{0, 1}, {2}, {3}}) {
+    options.frozen = frozen;
+    std::map<std::string, Bytes> expected = all;
+    for (const std::size_t group : frozen) {
+      const std::string name = test::ToyCompute(2, DType::F32).layouts()[group].group().name;
+      expected[name + "/param"] = before.at(name + "/param");
+      expected.erase(name + "/exp_avg");
+      expected.erase(name + "/exp_avg_sq");
+    }
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const UpdateTime time : {UpdateTime::AfterBackward, UpdateTime::UnderForward, UpdateTime::DuringBackward}) {
+        for (const TierKind home : {TierKind::Device, TierKind::Host, TierKind::Nvme}) {
+          if (stage < 3 && home == TierKind::Nvme) continue;
+          options.zero_stage = stage;
+          options.update_time = time;
+          options.param_home = options.state_home = home;
+          const std::string what = text_of({stage, home, TierKind::Host, home}) + ", first frozen " +
+                                   std::to_string(frozen.front()) + ", time " + std::to_string(static_cast<int>(time));
+          expect_equal(expected, assembled(train(options, GetParam(), 1), stage), what);
+        }
+      }
+      if (stage == 0 || stage == 3) continue;
+      options.param_home = options.state_home = TierKind::Host;
+      options.update_time = UpdateTime::UnderForward;
+      train(options, GetParam(), 3, [&](ToyEngine& engine) {
+        for (const std::size_t group : frozen) EXPECT_EQ(engine.groups[group].gathers(), 1U) << engine.steps;
+      });
+    }
+  }
+}
+
 // The fixed order: as many global micro-batches give the same bits on any number of ranks.
 TEST(RankIndependentSums, GiveTheSameBitsOnOneTwoThreeAndSixRanks) {
   ToyOptions options = two_blocks();

@@ -100,6 +100,45 @@ TEST(TrainVisits, OfVerticalAccumulationGatherAGroupOncePerDirection) {
   }
 }
 
+TEST(TrainVisits, EndBackwardAtTheLowestLayerThatIsTrained) {
+  using Groups = std::vector<std::size_t>;
+  struct Case {
+    ToyCompute::Head head;
+    Groups frozen;
+    std::size_t lowest;
+  };
+  for (const Case& c : {Case{ToyCompute::Head::Own, {}, 0}, Case{ToyCompute::Head::Own, {0, 1}, 2},
+                        Case{ToyCompute::Head::Own, {1, 2}, 0}, Case{ToyCompute::Head::Own, {0, 3}, 1},
+                        Case{ToyCompute::Head::Tied, {0, 1, 2}, 3}, Case{ToyCompute::Head::Tied, {1, 2, 3}, 0}}) {
+    const ToyCompute compute(2, DType::F32, 1, c.head, ToyCompute::kVocabulary, c.frozen);
+    EXPECT_EQ(lowest_trained_layer(compute), c.lowest);
+    std::vector<std::size_t> backward;
+    for (const Visit& visit : train_visits(compute, 1)) {
+      if (visit.direction == Direction::Forward) {
+        EXPECT_TRUE(visit.grad_groups.empty());
+        continue;
+      }
+      backward.push_back(visit.layer);
+      Groups trained = compute.groups_of(visit.layer);
+      std::erase_if(trained, [&](std::size_t g) { return std::count(c.frozen.begin(), c.frozen.end(), g) > 0; });
+      EXPECT_EQ(visit.grad_groups, trained);
+    }
+    std::vector<std::size_t> expected;
+    for (std::size_t layer = 4; layer-- > c.lowest;) expected.push_back(layer);
+    EXPECT_EQ(backward, expected);
+  }
+}
+
+TEST(PlanActions, UpdateNoFrozenGroupDuringBackward) {
+  const ToyCompute compute(3, DType::F32, 1, ToyCompute::Head::Own, ToyCompute::kVocabulary, {0, 2});
+  std::vector<std::size_t> updated;
+  const std::vector<Visit> visits = train_visits(compute, 2);
+  for (const Action& action : plan_actions(visits, GatherAhead::One, UpdateTime::DuringBackward)) {
+    if (action.kind == Kind::Update) updated.push_back(action.index);
+  }
+  EXPECT_EQ(updated, (std::vector<std::size_t>{4, 3, 1}));
+}
+
 TEST(ForwardVisits, RunEveryLayerOnceWithoutGradients) {
   const std::vector<Visit> visits = forward_visits(ToyCompute(2, DType::F32));
   ASSERT_EQ(visits.size(), 4U);
