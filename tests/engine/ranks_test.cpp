@@ -348,6 +348,32 @@ TEST_F(RanksTest, SavingsOfSlowLinksSendWhatThePlanSays) {
   }
 }
 
+// Of a frozen layer a node keeps what it has gathered for the whole run.
+TEST_F(RanksTest, FrozenLayersAreGatheredInsideTheirNodeAlone) {
+  for (const bool node_partition : {false, true}) {
+    EngineConfig config = on(TierKind::Host);
+    config.held_layers = 0;
+    config.frozen_parameters = {"model.layers.1"};
+    config.slow_links.node_partition = node_partition;
+    const auto run = [&](Engine& engine, std::size_t) {
+      train(engine, 1);
+      engine.wait();
+      const SentBytes before = engine.sent();
+      train(engine, 2);
+      engine.wait();
+      const SentBytes after = engine.sent();
+      SentBytes planned = engine.memory_plan().sent_per_step;
+      planned += planned;
+      EXPECT_EQ(after.all - before.all, planned.all);
+      EXPECT_EQ(after.node - before.node, planned.node);
+      EXPECT_EQ(after.across - before.across, planned.across);
+      EXPECT_EQ(engine.peak_bytes()[1], engine.memory_plan().need[1]);
+    };
+    const Ranks ranks(config, 4, run, {}, 2);
+    ranks.expect_none();
+  }
+}
+
 TEST_F(RanksTest, WhatDoesNotGoTogetherIsRefused) {
   const auto refused = [&](const std::function<void(EngineConfig&)>& change, std::size_t per_node) {
     EngineConfig config = on(TierKind::Host);

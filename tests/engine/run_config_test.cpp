@@ -146,6 +146,17 @@ TEST(RunConfigFlags, ListsAndMapsAreWrittenInFlowStyle) {
   EXPECT_EQ(config.val_datasets.at(0).path, "v.jsonl");
 }
 
+TEST(RunConfigFlags, FrozenParametersAreAListOfNames) {
+  const std::vector<std::string> names{"model.embed_tokens", "model.layers.0."};
+  EXPECT_EQ(from_flags({"--frozen-parameters", "[model.embed_tokens, model.layers.0.]"}).frozen_parameters, names);
+  EXPECT_EQ(from_flags({"--frozen_parameters=model.embed_tokens,model.layers.0."}).frozen_parameters, names);
+  const RunConfig config = from_file("frozen_parameters: [model.embed_tokens, model.layers.0.]\n");
+  EXPECT_EQ(config.frozen_parameters, names);
+  EXPECT_EQ(from_file(to_yaml(config)), config);
+  EXPECT_THAT(refusal("frozen_parameters: [a, a]\n"), HasSubstr("'a' is given twice"));
+  EXPECT_THAT(refusal("freeze_trainable_layers: 2\n"), HasSubstr("in frozen_parameters"));
+}
+
 TEST(RunConfigFlags, DataNamesOneFile) {
   EXPECT_EQ(from_flags({"--data", "a,b.jsonl"}).datasets.at(0).path, "a,b.jsonl");
 }
