@@ -43,6 +43,8 @@ json described(const std::exception_ptr& failure) {
     return {{"type", "comm"}, {"text", error.what()}};
   } catch (const std::exception& error) {
     return {{"type", "other"}, {"text", error.what()}};
+  } catch (...) {
+    return {{"type", "other"}, {"text", "failed with something that is no exception"}};
   }
 }
 

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/all_ranks.h"
+#include "engine/replace_folder.h"
 #include "hf/export.h"
 
 namespace strata::engine {
@@ -182,9 +183,7 @@ fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::pa
       write_text(temporary / "trainer_state.json", trainer_state_text(state));
       write_manifest(temporary, engine, state);
       fsync_path(temporary);
-      fs::remove_all(final_folder);
-      fs::rename(temporary, final_folder);
-      fsync_path(output_dir);
+      replace_folder(temporary, final_folder);
       delete_old(output_dir, state.run.step, keep);
     });
   } catch (...) {

@@ -54,6 +54,10 @@ RankShape rank_shape(const EngineConfig& config) {
   require(
       !links.weights || config.zero_stage == 3,
       "strata.slow_links.weights: int8 needs strata.zero_stage: 3, where what is gathered is a copy of the weights");
+  require(
+      !links.weights || config.persistence_threshold == 0,
+      "strata.slow_links.weights: int8 rounds what it gathers, and strata.persistence_threshold keeps weights whole "
+      "where they are gathered: set it to 0");
   require(!links.node_partition || config.zero_stage == 3,
           "strata.slow_links.node_partition: true needs strata.zero_stage: 3; other stages keep the whole parameters");
   require(

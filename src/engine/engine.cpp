@@ -29,7 +29,9 @@ std::vector<std::int64_t> Engine::Impl::generate(std::vector<std::int64_t> promp
     const zero::BatchView batch{1, static_cast<std::int64_t>(prompt.size()), prompt, {}};
     (void)busy_.take();  // as in evaluate()
     const std::vector<float> logits = runner_->generate(batch);
-    const std::int64_t token = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    std::int64_t token = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    // Ranks may differ in the last bit of a logit; that must not make them take different paths.
+    comm_.broadcast(std::as_writable_bytes(std::span(&token, 1)), 0);
     const std::vector<std::int64_t>& eos = parts.config.eos_token_ids;
     if (std::find(eos.begin(), eos.end(), token) != eos.end()) break;
     made.push_back(token);
@@ -85,7 +87,8 @@ std::string Engine::Impl::description() const {
   return out.str();
 }
 
-std::unique_ptr<Engine> Engine::create(const EngineConfig& config) {
+// A rank that cannot go on ends the collectives in which the others wait for it.
+std::unique_ptr<Engine> Engine::create(const EngineConfig& config) try {
   ModelParts parts = make_model_parts(config);
   PerTier budgets = resolve_budgets(config);
   if (config.comm) budgets = smallest_budgets(*config.comm, budgets);
@@ -94,6 +97,11 @@ std::unique_ptr<Engine> Engine::create(const EngineConfig& config) {
   auto impl = std::make_unique<Impl>(config, std::move(parts), std::move(plan));
   impl->load_weights();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+} catch (...) {
+  for (const auto& comm : {config.comm, config.node_comm, config.across_comm}) {
+    if (comm) comm->abort(std::current_exception());
+  }
+  throw;
 }
 
 MemoryPlan Engine::plan(const EngineConfig& run, std::size_t ranks, std::size_t per_node) {

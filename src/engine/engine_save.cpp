@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engine/all_ranks.h"
 #include "engine/engine_impl.h"
+#include "engine/replace_folder.h"
 #include "engine/state_files.h"
 #include "hf/export.h"
 
@@ -88,10 +89,7 @@ void Engine::Impl::export_model(const fs::path& folder) {
   try {
     on_first_rank(comm_, "export", [&] { fs::create_directories(temporary); });
     write_model(temporary);
-    on_first_rank(comm_, "export", [&] {
-      fs::remove_all(folder);
-      fs::rename(temporary, folder);
-    });
+    on_first_rank(comm_, "export", [&] { replace_folder(temporary, folder); });
   } catch (...) {
     std::error_code ignored;
     if (comm_.rank() == 0) fs::remove_all(temporary, ignored);

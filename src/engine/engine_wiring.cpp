@@ -210,7 +210,9 @@ void Engine::Impl::wire() {
   zero::GradReducer::Options options{config.param_type, zero::count_contributions(train, layouts.size()),
                                      zero::leading_contributions(train, layouts.size()), grad_sum_slots_.get()};
   options.homes = plan.grad_homes;
-  if (config.rank_independent_sums) options.order = zero::GradReducer::Options::Order::ByMicroBatch;
+  // One rank adds in that order anyway.
+  if (config.rank_independent_sums && collectives_.shards().world() > 1)
+    options.order = zero::GradReducer::Options::Order::ByMicroBatch;
   if (update_time() == zero::UpdateTime::DuringBackward) {
     options.not_finite = zero::GradReducer::Options::NotFinite::Fails;
   }

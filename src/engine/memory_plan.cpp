@@ -36,6 +36,12 @@ MemoryPlan make_plan(const PlanRequest& request) {
                       " ranks needs strata.zero_stage: 3; in stage " + std::to_string(request.division.stage) +
                       " every rank would write its own copy of all parameters to the drive");
   }
+  if (request.param == TierKind::Nvme && request.shape.links.node_partition) {
+    throw ConfigError(
+        "strata.placement.param: nvme does not go with strata.slow_links.node_partition: true, which keeps a copy of "
+        "the "
+        "weights in memory to gather from: place the weights on host or device, or leave the partition off");
+  }
   if (request.division.by_micro_batch && request.param_type != DType::F32) {
     throw ConfigError("strata.rank_independent_sums: true needs fp32 weights: set bf16: false and fp16: false");
   }

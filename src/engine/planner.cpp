@@ -252,6 +252,8 @@ std::vector<Placement> Planner::placements() const {
   for (const TierKind param : choices(request_.param)) {
     // Each rank would keep a copy of all; groups that stage 3 leaves whole are few.
     if (param == TierKind::Nvme && world() > 1 && request_.division.stage < 3) continue;
+    // The schedule of pages does not know which gathers the node answers.
+    if (param == TierKind::Nvme && request_.shape.links.node_partition) continue;
     for (const TierKind grad : choices(training_ ? request_.grad : untrained)) {
       // Each page would be read and written once per rank.
       if (grad == TierKind::Nvme && world() > 1 && request_.division.by_micro_batch) continue;

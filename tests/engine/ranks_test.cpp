@@ -159,6 +159,18 @@ TEST_F(RanksTest, RankIndependentSumsGiveTheSameBitsOnAnyNumberOfRanks) {
   }
 }
 
+// Where the plan chooses the order of micro-batches too.
+TEST_F(RanksTest, RankIndependentSumsTrainOnOneRankInAnyOrder) {
+  EngineConfig config = on(TierKind::Host);
+  config.param_type = DType::F32;
+  config.micro_batches = 4;
+  const std::vector<double> plain = curve(config, 1, 2);
+  config.rank_independent_sums = true;
+  EXPECT_EQ(curve(config, 1, 2), plain);
+  config.accumulation = Accumulation::Vertical;
+  EXPECT_EQ(curve(config, 1, 2), plain);
+}
+
 TEST_F(RanksTest, RankIndependentSumsAreRefusedWhereTheyCannotHold) {
   EngineConfig config = on(TierKind::Host);
   config.rank_independent_sums = true;
@@ -388,6 +400,22 @@ TEST_F(RanksTest, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_THAT(refused([](EngineConfig& c) { c.shard_within_node = c.slow_links.two_hops = true; }, 2),
               HasSubstr("gathers inside a node anyway"));
   EXPECT_THAT(refused([](EngineConfig& c) { c.slow_links.weights = BlockCode::Int4; }, 0), HasSubstr("int8"));
+  EXPECT_THAT(refused(
+                  [](EngineConfig& c) {
+                    c.slow_links.weights = BlockCode::Int8;
+                    c.persistence_threshold = 1000;
+                  },
+                  0),
+              HasSubstr("strata.persistence_threshold"));
+  EXPECT_THAT(refused(
+                  [](EngineConfig& c) {
+                    c.slow_links.node_partition = true;
+                    c.param_home = TierKind::Nvme;
+                    c.nvme_paths = {"/tmp"};
+                    c.nvme_budget = 64 << 20;
+                  },
+                  2),
+              HasSubstr("strata.slow_links.node_partition"));
   EXPECT_THAT(refused(
                   [](EngineConfig& c) {
                     c.slow_links.weights = BlockCode::Int8;
