@@ -73,7 +73,10 @@ TEST(RankProcess, GetsSignalsAlthoughThisProcessBlocksThem) {
 }
 
 TEST(RankProcess, KnowsWhetherItIsStopped) {
-  RankProcess process(shell("sleep 600"));
+  // A shell that is stopped while the process it makes has not become `sleep` yet waits for that without being stopped.
+  RankProcess process(shell("echo ready; exec sleep 600"));
+  std::array<char, 6> ready{};
+  ASSERT_EQ(::read(process.out(), ready.data(), ready.size()), 6);
   EXPECT_FALSE(process.stopped());
   process.send(SIGSTOP);
   while (!process.stopped()) std::this_thread::yield();
