@@ -21,9 +21,6 @@
 namespace strata {
 namespace {
 
-// cpu_set_t has room for 1024 CPUs; the kernel answers EINVAL when it needs a larger set (sched_getaffinity(2)).
-constexpr std::size_t kMostSets = 64;
-
 // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/), cut to what a double holds exactly.
 double hash_of(std::string_view text) {
   std::uint64_t hash = 14695981039346656037U;
@@ -50,22 +47,6 @@ std::pair<std::size_t, std::size_t> part(std::size_t items, std::size_t index, s
 }
 
 }  // namespace
-
-CpuList allowed_cpus() {
-  CpuList cpus;
-  for (std::size_t sets = 1; sets <= kMostSets; sets *= 2) {
-    std::vector<cpu_set_t> mask(sets);
-    const std::size_t bytes = sets * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
-      for (std::size_t cpu = 0; cpu < 8 * bytes; ++cpu) {
-        if (CPU_ISSET_S(cpu, bytes, mask.data())) cpus.push_back(static_cast<int>(cpu));
-      }
-      return cpus;
-    }
-    if (errno != EINVAL) break;
-  }
-  return cpus;
-}
 
 CpuList cpu_share(const CpuList& cpus, std::size_t index, std::size_t count, std::size_t granted) {
   STRATA_EXPECTS(index < count, "share " + std::to_string(index) + " of " + std::to_string(count));
