@@ -157,12 +157,12 @@ def test_plan_s_need_is_the_measured_peak(placement, accumulation, tiny, data, t
     assert tuple(plan["placement"][kind] for kind in ("param", "grad", "optimizer")) == placement
     peak = train(model, data, tmp_path / "out", **options).metrics[-1]["peak_bytes"]
     for tier in TIERS:
-        bound = sum(row["bytes"][tier] for row in plan["rows"] if row["what"] == "activations")
+        bound = sum(row["bytes"][tier] for row in plan["rows"] if row["what"] in ("activations", "kept graphs"))
         # Each group of layers is rounded to pages per kind of state; activations, kept graphs of several micro-batches
         # among them, are an upper bound.
-        assert plan["need"][tier] - bound - 512 * KIB <= peak[tier] <= plan["need"][tier], tier
+        assert plan["need"][tier] - bound - 64 * KIB <= peak[tier] <= plan["need"][tier], tier
     # The bound must not be so loose that it wastes the device.
-    bound = sum(row["bytes"]["device"] for row in plan["rows"] if row["what"] == "activations")
+    bound = sum(row["bytes"]["device"] for row in plan["rows"] if row["what"] in ("activations", "kept graphs"))
     used = peak["device"] - (plan["need"]["device"] - bound)
     assert used >= 0.6 * bound, f"activations: {used} of {bound}"
 
