@@ -133,6 +133,8 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
   order.accumulation = accumulation;
   order.visits =
       training_ ? zero::train_visits(compute, request_.micro_batches, accumulation) : zero::forward_visits(compute);
+  order.round = training_ ? zero::train_visits(compute, std::min<std::size_t>(request_.micro_batches, 2), accumulation)
+                          : order.visits;
   if (!training_) {
     order.divisions = zero::divide(compute.layouts(), request_.division);
     order.contributions.assign(group_bytes_.size(), 0);
@@ -199,7 +201,7 @@ void Planner::hold(StepOrder& order, std::size_t layers) const {
 
 std::vector<zero::SlotClass> Planner::gather_slots(const StepOrder& order, const Placement& placement,
                                                    zero::GatherAhead ahead) const {
-  std::vector<std::vector<std::size_t>> gathered = zero::unsharded_groups(order.visits, held_groups(order));
+  std::vector<std::vector<std::size_t>> gathered = zero::unsharded_groups(order.round, held_groups(order));
   for (std::vector<std::size_t>& groups : gathered) {
     std::erase_if(groups, [&](std::size_t g) { return gathered_in_place(order.divisions[g], placement); });
   }
@@ -308,7 +310,7 @@ MemoryPlan Planner::minimal(const StepOrder& order, const Placement& placement, 
   plan.slots = plan.pins_at_once;
   const std::size_t window = ahead == zero::GatherAhead::One ? 2 : 1;
   std::vector<std::vector<std::size_t>> made;
-  for (const zero::Visit& visit : order.visits) made.push_back(visit.grad_groups);
+  for (const zero::Visit& visit : order.round) made.push_back(visit.grad_groups);
   plan.held_layers = order.held_layers;
   plan.gather_slots = gather_slots(order, placement, ahead);
   if (training_) plan.grad_slots = zero::plan_slot_classes(group_bytes_, made, window);

@@ -35,6 +35,8 @@ struct ClassTotals {
 struct StepOrder {
   zero::Accumulation accumulation = zero::Accumulation::Horizontal;
   std::vector<zero::Visit> visits;
+  // Of two micro-batches at most: no more groups than in these are unsharded, or get gradients, side by side.
+  std::vector<zero::Visit> round;
   std::uint64_t gathered = 0;           // bytes of parameters gathered in one step
   std::uint64_t grads_sent = 0;         // bytes of gradients that go to a host home in one step
   bool sums_on_device = false;          // before they go

@@ -106,7 +106,15 @@ std::vector<Visit> forward_visits(const LayerCompute& compute) {
 std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead ahead, UpdateTime time,
                                  const std::vector<bool>& held, ReduceOrder order) {
   std::vector<Action> actions;
-  const std::vector<std::vector<std::size_t>> stay = unsharded_groups(visits, held);
+  std::vector<std::size_t> last_visit(held.size(), 0);  // of each group that needs it
+  for (std::size_t v = 0; v < visits.size(); ++v) {
+    for (const std::size_t group : visits[v].groups) {
+      if (group < held.size()) last_visit[group] = v;
+    }
+  }
+  const auto stays = [&](std::size_t group, std::size_t v, const std::vector<std::size_t>& next) {
+    return contains(next, group) || (group < held.size() && held[group] && last_visit[group] > v);
+  };
   std::vector<std::vector<std::size_t>> updated(visits.size());  // after each visit
   if (time == UpdateTime::DuringBackward) updated = finished_groups(visits);
   std::vector<std::size_t> unsharded;  // or on the way
@@ -135,7 +143,7 @@ std::vector<Action> plan_actions(const std::vector<Visit>& visits, GatherAhead a
     const std::vector<std::size_t> none;
     const std::vector<std::size_t>& next = v + 1 < visits.size() ? visits[v + 1].groups : none;
     for (const std::size_t group : visits[v].groups) {
-      if (v + 1 < visits.size() && contains(stay[v + 1], group)) continue;
+      if (stays(group, v, next)) continue;
       actions.push_back({Action::Kind::Reshard, group});
       std::erase(bound, group);
       std::erase(unsharded, group);

@@ -251,6 +251,34 @@ TEST(PlanActions, TheSameHoldsForAnyVisits) {
   }
 }
 
+// What a plan of device slots relies on.
+TEST(UnshardedGroups, OfTwoMicroBatchesNeedTheSlotsOfAnyNumber) {
+  const std::vector<std::uint64_t> bytes{900, 500, 500, 400, 700};
+  for (const auto head : {ToyCompute::Head::Own, ToyCompute::Head::Tied}) {
+    const ToyCompute compute(3, DType::F32, 1, head);
+    for (const Accumulation accumulation : {Accumulation::Horizontal, Accumulation::Vertical}) {
+      for (std::size_t layers = 0; layers <= compute.layers(); ++layers) {
+        const std::vector<bool> held = last_groups(compute, layers);
+        for (const std::size_t window : {1, 2}) {
+          const auto slots = [&](std::size_t micro_batches) {
+            const auto visits = train_visits(compute, micro_batches, accumulation);
+            std::vector<std::vector<std::size_t>> made;
+            for (const Visit& visit : visits) made.push_back(visit.grad_groups);
+            std::vector<std::pair<std::uint64_t, std::size_t>> classes;
+            for (const auto& groups : {unsharded_groups(visits, held), made}) {
+              for (const SlotClass& slot : plan_slot_classes(bytes, groups, window)) {
+                classes.emplace_back(slot.bytes, slot.count);
+              }
+            }
+            return classes;
+          };
+          for (const std::size_t micro_batches : {3, 4, 7}) EXPECT_EQ(slots(micro_batches), slots(2)) << layers;
+        }
+      }
+    }
+  }
+}
+
 TEST(PlanActions, GradientsAreSentOnBeforeOrAfterTheGathersAhead) {
   const std::vector<Visit> visits = train_visits(ToyCompute(3, DType::F32), 2);
   for (const ReduceOrder order : {ReduceOrder::BeforeGathers, ReduceOrder::AfterGathers}) {
