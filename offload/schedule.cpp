@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/fnv.h"
 
 namespace strata::offload {
 
@@ -41,19 +42,12 @@ std::uint64_t Schedule::next_in(const Positions& positions, std::uint64_t from) 
 }
 
 std::uint64_t Schedule::hash() const {
-  // FNV-1a, 64 bit (IETF draft-eastlake-fnv): offset basis and prime.
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  const auto mix = [&hash](std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) {
-      hash ^= (value >> (8 * i)) & 0xff;
-      hash *= 0x100000001b3ULL;
-    }
-  };
+  Fnv1a hash;
   for (const ScheduledAccess& access : accesses_) {
-    mix(key(access.piece));
-    mix(static_cast<std::uint64_t>(access.access));
+    hash.add(key(access.piece));
+    hash.add(static_cast<std::uint64_t>(access.access));
   }
-  return hash;
+  return hash.value();
 }
 
 }  // namespace strata::offload

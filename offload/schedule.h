@@ -49,7 +49,7 @@ class Schedule {
   std::uint64_t next_of_lane(Lane lane, std::uint64_t from) const;
   bool keeps(PieceId piece) const { return kept_.contains(key(piece)); }
   bool planned() const { return planned_; }
-  // FNV-1a over the accesses: ranks compare it once.
+  // Over the accesses: schedules of the same have the same.
   std::uint64_t hash() const;
 
  private:

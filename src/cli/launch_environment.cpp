@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/fnv.h"
 
 extern char** environ;
 
@@ -112,9 +113,7 @@ void read_port(const Variables& variables, RankInfo& info) {
 // A port that every rank of a job finds without being told, below the range that Linux gives to outgoing connections
 // (32768 on, ip(7)). Two jobs of one machine may get the same one: MASTER_PORT says another.
 std::uint16_t port_from(std::string_view name) {
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return static_cast<std::uint16_t>(12000 + hash % 20000);
+  return static_cast<std::uint16_t>(12000 + Fnv1a(name).value() % 20000);
 }
 
 RankInfo from_torch(const Environment& environment) {

@@ -11,22 +11,15 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <string_view>
 
 #include "core/error.h"
+#include "core/fnv.h"
 #include "core/log.h"
 #include "core/memory_nodes.h"
 #include "core/parallel.h"
 
 namespace strata {
 namespace {
-
-// FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/), cut to what a double holds exactly.
-double hash_of(std::string_view text) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return static_cast<double>(hash >> 12U);
-}
 
 // The same for all processes of a running machine, in containers too (random(4)).
 std::string machine_id() {
@@ -73,8 +66,8 @@ CpuList cpu_share(Communicator& comm) {
   constexpr std::size_t kValues = 2;
   std::vector<double> all(comm.world() * kValues);
   const std::size_t own = comm.rank() * kValues;
-  all[own] = hash_of(machine_id());
-  all[own + 1] = hash_of(text_of(mine));
+  all[own] = Fnv1a(machine_id()).as_double();
+  all[own + 1] = Fnv1a(text_of(mine)).as_double();
   comm.all_gather_values(all);
   std::size_t index = 0, count = 0;
   for (std::size_t rank = 0; rank < comm.world(); ++rank) {

@@ -1,39 +1,18 @@
 #include "engine/agreement.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/fnv.h"
 
 namespace strata::engine {
 namespace {
 
-// FNV-1a.
-class Hash {
- public:
-  void add(std::string_view bytes) {
-    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  }
-  template <typename T>
-  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
-  void add(T value) {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    add(std::string_view(bytes, sizeof value));
-  }
-  // Exactly representable in a double.
-  double value() const { return static_cast<double>(value_ >> 11); }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
-};
-
 double hash_of_model(const zero::LayerCompute& compute) {
-  Hash hash;
+  Fnv1a hash;
   for (const zero::FlatLayout& layout : compute.layouts()) {
     hash.add(layout.world());
     for (const zero::ParamDecl& param : layout.group().params) {
@@ -43,11 +22,11 @@ double hash_of_model(const zero::LayerCompute& compute) {
     }
     hash.add(layout.group().trainable);
   }
-  return hash.value();
+  return hash.as_double();
 }
 
 double hash_of_settings(const EngineConfig& c) {
-  Hash hash;
+  Fnv1a hash;
   const auto all = [&hash](const auto&... values) { (hash.add(values), ...); };
   all(c.training, c.param_type, c.loss_chunk_tokens, c.micro_batches, c.accumulate_in_fp32, c.seed, c.random_weights);
   all(c.adamw.beta1, c.adamw.beta2, c.adamw.epsilon, c.adamw.weight_decay, c.adamw.max_grad_norm);
@@ -56,11 +35,11 @@ double hash_of_settings(const EngineConfig& c) {
   all(c.loss_scale.has_value(), c.shard_within_node, c.slow_links.two_hops, c.slow_links.node_partition);
   all(c.slow_links.weights ? static_cast<int>(*c.slow_links.weights) : -1);
   all(c.slow_links.gradients ? static_cast<int>(*c.slow_links.gradients) : -1);
-  return hash.value();
+  return hash.as_double();
 }
 
 double hash_of_plan(const MemoryPlan& plan) {
-  Hash hash;
+  Fnv1a hash;
   hash.add(plan.ahead);
   hash.add(plan.accumulation);
   hash.add(plan.grad_type);
@@ -72,7 +51,7 @@ double hash_of_plan(const MemoryPlan& plan) {
     hash.add(group.partition.states);
     hash.add(group.adds_locally);
   }
-  return hash.value();
+  return hash.as_double();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/fnv.h"
 #include "core/numeric.h"
 
 namespace strata::engine {
@@ -24,12 +25,6 @@ double uniform(std::uint64_t bits) {
   return (static_cast<double>(bits >> 11) + 1.0) * 0x1.0p-53;
 }
 
-std::uint64_t hash_of(const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bit
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return hash;
-}
-
 float value_of(std::uint64_t stream, std::uint64_t element) {
   const std::uint64_t a = mix(stream + 2 * element);
   const std::uint64_t b = mix(stream + 2 * element + 1);
@@ -43,7 +38,7 @@ float value_of(std::uint64_t stream, std::uint64_t element) {
 void random_weights(const std::string& name, std::uint64_t seed, std::uint64_t first, TensorSpan destination) {
   const bool norm = name.ends_with("norm.weight");
   const bool bias = name.ends_with(".bias");
-  const std::uint64_t stream = mix(seed) ^ hash_of(name);
+  const std::uint64_t stream = mix(seed) ^ Fnv1a(name).value();
   for (std::size_t i = 0; i < destination.numel; ++i) {
     const float value = norm ? 1.0F : bias ? 0.0F : value_of(stream, first + i);
     switch (destination.dtype) {
