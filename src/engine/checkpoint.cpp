@@ -1,11 +1,9 @@
 #include "engine/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <span>
 
 #include <nlohmann/json.hpp>
 #define XXH_INLINE_ALL
@@ -16,6 +14,7 @@
 #include "engine/all_ranks.h"
 #include "engine/replace_folder.h"
 #include "hf/export.h"
+#include "hf/file_handle.h"
 
 namespace strata::engine {
 namespace {
@@ -47,20 +46,10 @@ std::string checksum_of(const fs::path& file) {
   return hex(XXH3_64bits_digest(&state));
 }
 
-void fsync_path(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw IoError({errno, "open", path.string(), 0, 0, {}});
-  const int failed = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  if (failed != 0) throw IoError({failed, "fsync", path.string(), 0, 0, {}});
-}
-
 void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) throw IoError({errno != 0 ? errno : EIO, "write", path.string(), 0, text.size(), {}});
-  fsync_path(path);
+  hf::FileHandle file = hf::FileHandle::create(path);
+  file.append(std::as_bytes(std::span(text)));
+  file.sync_and_close();
 }
 
 json read_json(const fs::path& path) {
@@ -182,7 +171,7 @@ fs::path save_checkpoint(Engine& engine, const TrainerState& state, const fs::pa
       hf::copy_folder_files(engine.config().model, temporary);
       write_text(temporary / "trainer_state.json", trainer_state_text(state));
       write_manifest(temporary, engine, state);
-      fsync_path(temporary);
+      hf::sync_folder(temporary);
       replace_folder(temporary, final_folder);
       delete_old(output_dir, state.run.step, keep);
     });
