@@ -1,14 +1,13 @@
 #include "comm/thread_ranks.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "comm/counted_communicator.h"
 #include "comm/sum_rows.h"
 #include "core/error.h"
 
@@ -97,7 +96,7 @@ struct Shared {
   Meeting blocking;
 };
 
-class ThreadRank final : public Communicator {
+class ThreadRank final : public CountedCommunicator {
  public:
   ThreadRank(std::shared_ptr<Shared> shared, std::size_t rank, ShardMath& math)
       : shared_(std::move(shared)), rank_(rank), math_(math), scratch_(world() > 1 ? kSumChunk : 0) {}
@@ -106,7 +105,7 @@ class ThreadRank final : public Communicator {
   std::size_t world() const override { return shared_->world; }
 
   void all_gather(Stream& stream, TensorSpan full) override {
-    on(stream, full, [this, full] { gather_rows(shared_->queued, {"all_gather", full.data, full.bytes()}); });
+    on(stream, full, [this, full] { gather_at(shared_->queued, {"all_gather", full.data, full.bytes()}); });
   }
   void all_to_all(Stream& stream, TensorSpan full) override {
     on(stream, full, [this, full] { exchange({"all_to_all", full.data, full.bytes()}); });
@@ -119,29 +118,6 @@ class ThreadRank final : public Communicator {
     });
   }
 
-  void all_reduce_sum(std::span<double> values) override {
-    std::vector<double> all(values.size() * world());
-    std::copy(values.begin(), values.end(), all.begin() + static_cast<std::ptrdiff_t>(rank_ * values.size()));
-    all_gather_values(all);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = 0;
-      for (std::size_t r = 0; r < world(); ++r) values[i] += all[r * values.size() + i];
-    }
-  }
-  void all_gather_values(std::span<double> all) override {
-    STRATA_EXPECTS(all.size() % world() == 0, "rows of equal size");
-    const std::span<std::byte> bytes = std::as_writable_bytes(all);
-    gather_rows(shared_->blocking, {"all_gather_values", bytes.data(), bytes.size()});
-    control_bytes_ += bytes.size() / world() * (world() - 1);
-  }
-  void broadcast(std::span<std::byte> bytes, std::size_t root) override {
-    STRATA_EXPECTS(root < world(), "one of the ranks");
-    Meeting& meeting = shared_->blocking;
-    meeting.enter(rank_, {"broadcast", bytes.data(), bytes.size()});
-    if (rank_ != root && !bytes.empty()) std::memcpy(bytes.data(), meeting.of(root), bytes.size());
-    meeting.leave();
-    if (rank_ == root) control_bytes_ += bytes.size() * (world() - 1);
-  }
   void barrier() override {
     shared_->blocking.enter(rank_, {"barrier"});
     shared_->blocking.leave();
@@ -151,26 +127,19 @@ class ThreadRank final : public Communicator {
     shared_->queued.abort(reason);
     shared_->blocking.abort(reason);
   }
-  CommStats stats() const override { return {bytes_sent_, control_bytes_, busy_seconds_}; }
 
  private:
-  template <typename Fn>
-  void on(Stream& stream, TensorSpan full, Fn fn) {
-    STRATA_EXPECTS(full.numel % world() == 0, "rows of equal size");
-    stream.launch([this, full, fn] {
-      const auto start = std::chrono::steady_clock::now();
-      try {
-        fn();
-      } catch (...) {
-        abort(std::current_exception());
-        throw;
-      }
-      bytes_sent_ += full.bytes() / world() * (world() - 1);
-      busy_seconds_ = busy_seconds_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    });
+  void gather_rows(std::string_view what, std::span<std::byte> rows) override {
+    gather_at(shared_->blocking, {what, rows.data(), rows.size()});
+  }
+  void broadcast_bytes(std::span<std::byte> bytes, std::size_t root) override {
+    Meeting& meeting = shared_->blocking;
+    meeting.enter(rank_, {"broadcast", bytes.data(), bytes.size()});
+    if (rank_ != root && !bytes.empty()) std::memcpy(bytes.data(), meeting.of(root), bytes.size());
+    meeting.leave();
   }
   // Everybody reads everybody's own row.
-  void gather_rows(Meeting& meeting, Shown full) {
+  void gather_at(Meeting& meeting, Shown full) {
     const std::size_t bytes = full.bytes / world();
     meeting.enter(rank_, full);
     for (std::size_t peer = 0; peer < world() && bytes > 0; ++peer) {
@@ -194,9 +163,6 @@ class ThreadRank final : public Communicator {
   const std::size_t rank_;
   ShardMath& math_;
   std::vector<float> scratch_;
-  std::atomic<std::uint64_t> bytes_sent_ = 0;
-  std::atomic<std::uint64_t> control_bytes_ = 0;
-  std::atomic<double> busy_seconds_ = 0;  // written by the stream's thread alone
 };
 
 }  // namespace
