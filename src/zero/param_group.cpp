@@ -36,49 +36,67 @@ void ParamGroup::update_until(Event updated, std::vector<Event> pieces) {
 
 void ParamGroup::unshard() {
   STRATA_EXPECTS(state_ == State::Sharded, "unshard of a group that is not sharded");
-  const bool whole = shards_.whole_param.has_value();
   std::byte* const home = store_.device_address(shards_.whole_param.value_or(shards_.param));
   if (home != nullptr || updated_pieces_.empty()) wait_for_update();
   updated_ = Event();
-  if (home != nullptr && (whole || comm_.world() == 1)) {
-    full_ = home;
-    if (stale_) streams_.comm.wait(last_use_);
-    if (stale_) all_gather(comm_);
-    gathers_ += !whole || stale_ ? 1 : 0;
+  if (home != nullptr && (shards_.whole_param || comm_.world() == 1)) {
+    gather_in_place(home);
   } else {
-    lease_ = gather_.acquire(full_bytes());
-    full_ = lease_->data;
-    // Pages pinned for a copy that cannot start yet would keep others out of memory.
-    lease_->free.wait();
-    if (whole && !stale_) {
-      streams_.copy_in.wait(kept_);
-      copy_in(*shards_.whole_param, full_);
-      gathered_ = streams_.copy_in.record();
-    } else if (shards_.node_param && !stale_) {
-      streams_.copy_in.wait(kept_);
-      copy_in(*shards_.node_param, full_ + node_range().first * bytes_of(dtype_));
-      streams_.comm.wait(streams_.copy_in.record());
-      all_gather(*node_);
-      ++node_gathers_;
-    } else {
-      copy_in(shards_.param, full_ + shards_.first * bytes_of(dtype_));
-      streams_.comm.wait(streams_.copy_in.record());
-      all_gather(comm_);
-      ++gathers_;
-      if (whole) {
-        keep(*shards_.whole_param, 0, 0, shards_.first);
-        keep(*shards_.whole_param, 0, shards_.first + layout_.shard_numel(), layout_.numel());
-      }
-      if (shards_.node_param) {
-        const FlatRange part = node_range();
-        keep(*shards_.node_param, part.first, part.first, part.first + part.numel);
-      }
-      if (keeps_rows()) kept_ = streams_.copy_out.record();
-    }
-    updated_pieces_.clear();
+    gather_into_slot();
   }
   stale_ = false;
   state_ = State::Gathering;
+}
+
+void ParamGroup::gather_in_place(std::byte* home) {
+  full_ = home;
+  if (stale_) {
+    streams_.comm.wait(last_use_);
+    all_gather(comm_);
+  }
+  gathers_ += !shards_.whole_param || stale_ ? 1 : 0;
+}
+
+void ParamGroup::gather_into_slot() {
+  lease_ = gather_.acquire(full_bytes());
+  full_ = lease_->data;
+  // Pages pinned for a copy that cannot start yet would keep others out of memory.
+  lease_->free.wait();
+  const bool kept = !stale_ && (shards_.whole_param || shards_.node_param);
+  if (kept) {
+    take_what_was_kept();
+  } else {
+    copy_in(shards_.param, full_ + shards_.first * bytes_of(dtype_));
+    streams_.comm.wait(streams_.copy_in.record());
+    all_gather(comm_);
+    ++gathers_;
+    if (keeps_rows()) keep_rows();
+  }
+  updated_pieces_.clear();
+}
+
+void ParamGroup::take_what_was_kept() {
+  streams_.copy_in.wait(kept_);
+  if (shards_.whole_param) {
+    copy_in(*shards_.whole_param, full_);
+    gathered_ = streams_.copy_in.record();
+    return;
+  }
+  copy_in(*shards_.node_param, full_ + node_range().first * bytes_of(dtype_));
+  streams_.comm.wait(streams_.copy_in.record());
+  all_gather(*node_);
+  ++node_gathers_;
+}
+
+void ParamGroup::keep_rows() {
+  if (shards_.whole_param) {
+    keep(*shards_.whole_param, 0, 0, shards_.first);
+    keep(*shards_.whole_param, 0, shards_.first + layout_.shard_numel(), layout_.numel());
+  } else {
+    const FlatRange part = node_range();
+    keep(*shards_.node_param, part.first, part.first, part.first + part.numel);
+  }
+  kept_ = streams_.copy_out.record();
 }
 
 void ParamGroup::all_gather(Communicator& comm) {

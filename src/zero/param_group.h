@@ -54,6 +54,11 @@ class ParamGroup {
   // Whether rows of other ranks are kept from one gather to the next.
   bool keeps_rows() const { return (shards_.whole_param && shards_.partition.states) || shards_.node_param; }
   void copy_in(offload::ShardId shard, std::byte* destination);
+  // Where the whole parameter is at home on the device; else in a device slot.
+  void gather_in_place(std::byte* home);
+  void gather_into_slot();
+  void take_what_was_kept();
+  void keep_rows();
   void all_gather(Communicator& comm);
   // Copies elements [first, end) of what was gathered to the home of `shard`, which begins at `shard_first`.
   void keep(offload::ShardId shard, std::size_t shard_first, std::size_t first, std::size_t end);
