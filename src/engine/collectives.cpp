@@ -176,8 +176,8 @@ double Collectives::busy_seconds() const {
   return seconds;
 }
 
-void Collectives::abort(const std::exception_ptr& reason) {
-  for (const auto& comm : given_) {
+void abort_communicators(const EngineConfig& config, const std::exception_ptr& reason) {
+  for (const auto& comm : {config.comm, config.node_comm, config.across_comm}) {
     if (comm) comm->abort(reason);
   }
 }

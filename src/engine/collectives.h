@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct SentBytes {
   std::uint64_t across = 0;
   SentBytes& operator+=(const SentBytes& more);
   SentBytes operator-(const SentBytes& less) const { return {all - less.all, node - less.node, across - less.across}; }
+  SentBytes operator*(std::uint64_t times) const { return {all * times, node * times, across * times}; }
   bool operator==(const SentBytes&) const = default;
   std::uint64_t total() const { return all + node + across; }
 };
@@ -49,6 +51,10 @@ SentBytes sent_by_reduce(const RankShape& shape, std::uint64_t numel, DType dtyp
 
 // Device memory that the collectives work through.
 std::uint64_t collective_scratch_bytes(const RankShape& shape);
+
+// Ends what is under way on all communicators of `config`, and all that comes: for a rank that cannot go on, while
+// others wait for it.
+void abort_communicators(const EngineConfig& config, const std::exception_ptr& reason);
 
 // Owns what stands between the engine and the communicators of its configuration.
 class Collectives {
@@ -65,7 +71,6 @@ class Collectives {
   std::size_t replica() const { return replica_; }
   SentBytes sent() const;
   double busy_seconds() const;
-  void abort(const std::exception_ptr& reason);
 
  private:
   template <typename T, typename... Args>

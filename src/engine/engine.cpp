@@ -87,7 +87,6 @@ std::string Engine::Impl::description() const {
   return out.str();
 }
 
-// A rank that cannot go on ends the collectives in which the others wait for it.
 std::unique_ptr<Engine> Engine::create(const EngineConfig& config) try {
   ModelParts parts = make_model_parts(config);
   PerTier budgets = resolve_budgets(config);
@@ -98,9 +97,7 @@ std::unique_ptr<Engine> Engine::create(const EngineConfig& config) try {
   impl->load_weights();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 } catch (...) {
-  for (const auto& comm : {config.comm, config.node_comm, config.across_comm}) {
-    if (comm) comm->abort(std::current_exception());
-  }
+  abort_communicators(config, std::current_exception());
   throw;
 }
 

@@ -71,8 +71,8 @@ class Engine::Impl {
       return fn();
     } catch (...) {
       failure_ = std::current_exception();
-      store_->let_lanes_pass();      // the gathers for which updates may wait never come
-      collectives_.abort(failure_);  // nor do the collectives for which other ranks wait
+      store_->let_lanes_pass();               // the gathers for which updates may wait never come
+      abort_communicators(config, failure_);  // nor do the collectives for which other ranks wait
       throw;
     }
   }

@@ -50,13 +50,14 @@ Planner::Planner(const PlanRequest& request) : request_(request), training_(requ
     const bool trained = training_ && group.trainable;
     grad_bytes_.push_back(trained ? numel * bytes_of(grad_type()) : 0);
     sum_bytes_.push_back(group.numel * bytes_of(DType::F32));
-    totals_.param += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
+    const std::uint64_t param = group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
+    totals_.param += param;
     whole_params_ += group.partition.param ? 0 : group_bytes_.back();
     if (request.shape.links.node_partition && group.partition.param) {
       node_params_ += align_up(group_bytes_.back() / request.shape.per_node, kPageBytes);
     }
     if (!trained) continue;
-    trained_params_ += group.partition.param ? numel * bytes_of(request.param_type) : group_bytes_.back();
+    trained_params_ += param;
     totals_.grad += numel * bytes_of(grad_type());
     for (const StateSpec& state : request.states) {
       totals_.optimizer += align_up(state.values_for(numel) * bytes_of(state.dtype), kPageBytes);
@@ -156,8 +157,8 @@ StepOrder Planner::order_of(zero::Accumulation accumulation) const {
     const zero::GroupDivision& group = order.divisions[g];
     // Where ranks add up first only a row of what is reduced goes home.
     const bool row = group.partition.grad && rows == 1;
-    const std::uint64_t one = row ? group_bytes_[g] / group.numel * group.updated.numel : group_bytes_[g];
-    const std::uint64_t sum = group.adds_locally ? sum_bytes_[g] / 4 * bytes_of(grad_type()) : grad_bytes_[g];
+    const std::uint64_t one = (row ? group.updated.numel : group.numel) * bytes_of(request_.param_type);
+    const std::uint64_t sum = group.adds_locally ? group.numel * bytes_of(grad_type()) : grad_bytes_[g];
     order.grads_sent += first[g] > 1 ? sum + (all[g] - first[g]) * one : all[g] * one;
     if (group.adds_locally) {
       order.local_grad_bytes += sum;
@@ -212,16 +213,13 @@ SentBytes Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t g
   const zero::GroupDivision& group = order.divisions[g];
   SentBytes sent;
   if (request_.shape.ranks == 1) return sent;
-  const auto times = [&](std::size_t count, const SentBytes& once) {
-    for (std::size_t i = 0; i < count; ++i) sent += once;
-  };
   if (group.partition.states) {
     // What a rank keeps whole is gathered once after an update, as is what the node has a partition of.
     const bool keeps = !group.partition.param || request_.shape.links.node_partition;
     const std::size_t after_update = group.trainable ? 1 : 0;
-    times(keeps ? after_update : gathers, sent_by_gather(request_.shape, group.numel, request_.param_type));
+    sent += sent_by_gather(request_.shape, group.numel, request_.param_type) * (keeps ? after_update : gathers);
     if (keeps && group.partition.param) {
-      times(gathers - after_update, sent_by_node_gather(request_.shape, group.numel, request_.param_type));
+      sent += sent_by_node_gather(request_.shape, group.numel, request_.param_type) * (gathers - after_update);
     }
   }
   const std::size_t contributions = order.contributions[g];
@@ -230,9 +228,9 @@ SentBytes Planner::sent_for(std::size_t g, const StepOrder& order, std::size_t g
   const Reduced kept = group.partition.states ? Reduced::Row : Reduced::Whole;
   // A sum of several goes in the home's type.
   const DType sum_type = first > 1 || group.adds_locally ? grad_type() : request_.param_type;
-  times(1, sent_by_reduce(request_.shape, group.numel, sum_type, kept));
+  sent += sent_by_reduce(request_.shape, group.numel, sum_type, kept);
   if (!group.adds_locally) {
-    times(contributions - first, sent_by_reduce(request_.shape, group.numel, request_.param_type, kept));
+    sent += sent_by_reduce(request_.shape, group.numel, request_.param_type, kept) * (contributions - first);
   }
   return sent;
 }

@@ -56,9 +56,7 @@ struct Ranks {
           fn(*engine, r);
         } catch (const std::exception& error) {
           errors[r] = error.what();
-          for (const auto& comm : {own.comm, own.node_comm, own.across_comm}) {
-            if (comm) comm->abort(std::current_exception());
-          }
+          abort_communicators(own, std::current_exception());
         }
       });
     }
@@ -83,6 +81,22 @@ std::vector<StepSummary> train(Engine& engine, int steps) {
     summaries.push_back(engine.train_step(batches, 1e-2));
   }
   return summaries;
+}
+
+// Two steps, after one that warms up, send on every link what the plan says, and take the host memory that it says.
+void expect_planned(Engine& engine) {
+  train(engine, 1);
+  engine.wait();
+  const SentBytes before = engine.sent();
+  train(engine, 2);
+  engine.wait();  // the update under the next forward is gathered by that
+  const SentBytes sent = engine.sent() - before;
+  const SentBytes planned = engine.memory_plan().sent_per_step * 2;
+  EXPECT_EQ(sent.all, planned.all);
+  EXPECT_EQ(sent.node, planned.node);
+  EXPECT_EQ(sent.across, planned.across);
+  EXPECT_EQ(engine.peak_bytes()[1], engine.memory_plan().need[1]);
+  EXPECT_LE(engine.peak_bytes()[0], engine.memory_plan().need[0]);
 }
 
 // Losses and norms of all steps; each rank must report the same.
@@ -213,18 +227,7 @@ TEST_F(RanksTest, HoldAndSendWhatThePlanSays) {
         config.zero_stage = stage;
         config.micro_batches = micro_batches;
         config.accumulation = accumulation;
-        const Ranks ranks(config, world, [&](Engine& engine, std::size_t) {
-          train(engine, 1);
-          engine.wait();
-          const std::uint64_t before = engine.sent().all;
-          train(engine, 2);
-          engine.wait();
-          // The update under the next forward is gathered by that.
-          EXPECT_EQ(engine.sent().all - before, 2 * engine.memory_plan().sent_per_step.all);
-          const PerTier peak = engine.peak_bytes();
-          EXPECT_EQ(peak[1], engine.memory_plan().need[1]);
-          EXPECT_LE(peak[0], engine.memory_plan().need[0]);
-        });
+        const Ranks ranks(config, world, [](Engine& engine, std::size_t) { expect_planned(engine); });
         ranks.expect_none();
       }
     }
@@ -333,19 +336,7 @@ TEST_F(RanksTest, SavingsOfSlowLinksSendWhatThePlanSays) {
         EXPECT_NEAR(other[i], plain[i], c.tolerance * plain[i]) << i;
       }
       const auto run = [&](Engine& engine, std::size_t rank) {
-        train(engine, 1);
-        engine.wait();
-        const SentBytes before = engine.sent();
-        train(engine, 2);
-        engine.wait();
-        const SentBytes after = engine.sent();
-        SentBytes planned = engine.memory_plan().sent_per_step;
-        planned += planned;
-        EXPECT_EQ(after.all - before.all, planned.all);
-        EXPECT_EQ(after.node - before.node, planned.node);
-        EXPECT_EQ(after.across - before.across, planned.across);
-        EXPECT_EQ(engine.peak_bytes()[1], engine.memory_plan().need[1]);
-        EXPECT_LE(engine.peak_bytes()[0], engine.memory_plan().need[0]);
+        expect_planned(engine);
         if (rank == 0) sent[c.name] = engine.memory_plan().sent_per_step;
       };
       const Ranks ranks(config, 4, run, {}, 2);
@@ -367,21 +358,8 @@ TEST_F(RanksTest, FrozenLayersAreGatheredInsideTheirNodeAlone) {
     config.held_layers = 0;
     config.frozen_parameters = {"model.layers.1"};
     config.slow_links.node_partition = node_partition;
-    const auto run = [&](Engine& engine, std::size_t) {
-      train(engine, 1);
-      engine.wait();
-      const SentBytes before = engine.sent();
-      train(engine, 2);
-      engine.wait();
-      const SentBytes after = engine.sent();
-      SentBytes planned = engine.memory_plan().sent_per_step;
-      planned += planned;
-      EXPECT_EQ(after.all - before.all, planned.all);
-      EXPECT_EQ(after.node - before.node, planned.node);
-      EXPECT_EQ(after.across - before.across, planned.across);
-      EXPECT_EQ(engine.peak_bytes()[1], engine.memory_plan().need[1]);
-    };
-    const Ranks ranks(config, 4, run, {}, 2);
+    const Ranks ranks(
+        config, 4, [](Engine& engine, std::size_t) { expect_planned(engine); }, {}, 2);
     ranks.expect_none();
   }
 }
