@@ -7,6 +7,7 @@
 #include "comm/gloo_backend.h"
 #include "contract/communicator_contract.h"
 #include "core/host_device.h"
+#include "support/comm_failure.h"
 
 namespace strata::test {
 namespace {
@@ -43,15 +44,6 @@ CommunicatorCase gloo() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorContract, ::testing::Values(gloo()), communicator_case_name);
-
-std::string failure_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const CommError& e) {
-    return e.what();
-  }
-  return "no CommError";
-}
 
 TEST(C10dCommunicator, ATimeOutNamesTheCollectiveThePeerAndTheSetting) {
   const Watchdog watchdog("a time-out");

@@ -4,24 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <functional>
-
-#include "core/error.h"
+#include "support/comm_failure.h"
 
 namespace strata::test {
 namespace {
 
 using std::chrono_literals::operator""ms;
 using ::testing::HasSubstr;
-
-std::string failure_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const CommError& e) {
-    return e.what();
-  }
-  return "no CommError";
-}
 
 TEST(Endpoint, AListenerOnAnyPortIsFound) {
   const comm::Listener listener = comm::listen_on("127.0.0.1", 0);

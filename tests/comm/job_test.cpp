@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <functional>
 #include <future>
 #include <optional>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "comm/store_server.h"
 #include "core/error.h"
 #include "core/host_device.h"
+#include "support/comm_failure.h"
 #include "support/plain_math.h"
 #include "support/run_ranks.h"
 #include "support/watchdog.h"
@@ -39,15 +39,6 @@ RankInfo rank_of(std::size_t rank, std::size_t world, std::uint16_t port) {
   info.world = info.local_world = world;
   info.master_port = port;
   return info;
-}
-
-std::string failure_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const CommError& e) {
-    return e.what();
-  }
-  return "no CommError";
 }
 
 class Jobs : public ::testing::Test {
