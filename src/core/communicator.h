@@ -22,7 +22,8 @@ struct CommStats {
 //
 // Two channels that do not order each other. Collectives on a stream are queued, run in stream order and work in place
 // on the flat layout: all of them go to one stream. The others block the thread that calls them, which is always the
-// same, and work on host memory. Failures are CommErrors; of queued ones they travel in the stream.
+// same, and work on host memory. Failures are CommErrors; of queued ones they travel in the stream. A communicator and
+// the tensors live until the stream is past what was queued, or has ended: after a failure too.
 //
 // The result of a sum depends on the ranks alone: it is added in rank order, in fp32 for 16-bit types, and rounded
 // once.

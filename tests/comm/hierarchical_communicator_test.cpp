@@ -63,10 +63,10 @@ struct Rank {
         inter_scratch(DType::U8, quantized_scratch_bytes(shape.nodes, codes.inter), 0),
         scratch(DType::U8, hierarchical_scratch_bytes(shape.nodes, shape.ranks_per_node), 0),
         device(1 << 20, {.mode = HostDeviceOptions::Mode::Adversarial, .seed = index}),
-        stream(device.create_stream("comm")),
         intra(*links.intra[node][l], codes.intra, math, bytes_in(intra_scratch)),
         inter(*links.inter[l][node], codes.inter, math, bytes_in(inter_scratch)),
-        comm(intra, inter, *links.flat[index], bytes_in(scratch)) {}
+        comm(intra, inter, *links.flat[index], bytes_in(scratch)),
+        stream(device.create_stream("comm")) {}
   ~Rank() { EXPECT_TRUE(intra_scratch.guards_intact() && inter_scratch.guards_intact() && scratch.guards_intact()); }
   void wait() { stream->record().wait(); }
   static std::span<std::byte> bytes_in(const GuardedArray& array) { return {array.span().data, array.span().bytes()}; }
@@ -75,9 +75,9 @@ struct Rank {
   const std::size_t node, l;
   GuardedArray intra_scratch, inter_scratch, scratch;
   HostDevice device;
-  std::unique_ptr<Stream> stream;
   QuantizedCommunicator intra, inter;
   HierarchicalCommunicator comm;
+  std::unique_ptr<Stream> stream;
 };
 
 void with_ranks(Shape shape, const Codes& codes, const std::function<void(Rank&)>& fn) {

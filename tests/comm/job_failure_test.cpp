@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/endpoint.h"
 #include "comm/store_server.h"
+#include "support/free_port.h"
 #include "support/temp_dir.h"
 #include "support/test_seed.h"
 #include "support/watchdog.h"
@@ -64,6 +64,7 @@ class RankProcess {
     if (!status_ && waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
     return status_.has_value();
   }
+  std::string how() const { return status_ ? "wait status " + std::to_string(*status_) + "\n" : "still runs\n"; }
   int exit_code() const { return status_ && WIFEXITED(*status_) ? WEXITSTATUS(*status_) : -1; }
   std::string output() const {
     std::ifstream file(output_);
@@ -99,9 +100,7 @@ class JobFailures : public ::testing::Test {
       server_ = std::make_unique<comm::StoreServer>("127.0.0.1");
       port = server_->port();
     } else {
-      const comm::Listener free = comm::listen_on("127.0.0.1", 0);
-      port = free.port;
-      ::close(free.fd);
+      port = free_port();
     }
     std::vector<RankProcess> ranks;
     for (std::size_t r = 0; r < kWorld; ++r) {
@@ -156,7 +155,7 @@ class JobFailures : public ::testing::Test {
     std::set<std::string> reasons;
     for (std::size_t r = 0; r < kWorld; ++r) {
       if (r == victim) continue;
-      EXPECT_EQ(ranks[r].exit_code(), 6) << ranks[r].output();
+      EXPECT_EQ(ranks[r].exit_code(), 6) << ranks[r].how() << ranks[r].output();
       EXPECT_THAT(ranks[r].reason(), HasSubstr("rank " + std::to_string(victim)));
       reasons.insert(ranks[r].reason());
     }

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/host_device.h"
 #include "support/comm_failure.h"
+#include "support/free_port.h"
 #include "support/plain_math.h"
 #include "support/run_ranks.h"
 #include "support/watchdog.h"
@@ -26,12 +27,6 @@ using comm::RankInfo;
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 using ::testing::HasSubstr;
-
-std::uint16_t free_port() {
-  const comm::Listener listener = comm::listen_on("127.0.0.1", 0);
-  ::close(listener.fd);
-  return listener.port;
-}
 
 RankInfo rank_of(std::size_t rank, std::size_t world, std::uint16_t port) {
   RankInfo info;

@@ -34,16 +34,16 @@ struct Rank {
       : base(base_communicator),
         scratch(DType::U8, quantized_scratch_bytes(base.world(), options), 0),
         device(1 << 20, {.mode = HostDeviceOptions::Mode::Adversarial, .seed = base.rank()}),
-        stream(device.create_stream("comm")),
-        comm(base, options, math, {scratch.span().data, scratch.span().bytes()}) {}
+        comm(base, options, math, {scratch.span().data, scratch.span().bytes()}),
+        stream(device.create_stream("comm")) {}
   ~Rank() { EXPECT_TRUE(scratch.guards_intact()); }
   void wait() { stream->record().wait(); }
 
   Communicator& base;
   GuardedArray scratch;
   HostDevice device;
-  std::unique_ptr<Stream> stream;
   QuantizedCommunicator comm;
+  std::unique_ptr<Stream> stream;
 };
 
 void with_ranks(std::size_t world, const QuantizedOptions& options, const std::function<void(Rank&)>& fn) {

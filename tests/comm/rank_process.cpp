@@ -30,11 +30,11 @@ void train(comm::Job& job, std::size_t steps, std::chrono::milliseconds throw_af
   const auto start = std::chrono::steady_clock::now();
   test::PlainMath math;
   HostDevice device(std::uint64_t{64} << 20);
-  const auto stream = device.create_stream("comm");
   const auto all =
       job.communicator(math, device.allocate(comm::communicator_staging_bytes(job.world()), MemoryTag::Staging));
   const std::size_t numel = 300000 * job.world();
   const Buffer memory = device.allocate(numel * sizeof(float), MemoryTag::Gather);
+  const auto stream = device.create_stream("comm");  // ends first, and with it what uses the others
   const TensorSpan full{memory.data(), DType::F32, numel};
   std::cerr << "connected\n" << std::flush;
   for (std::size_t step = 0; steps == 0 || step < steps; ++step) {

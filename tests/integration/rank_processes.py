@@ -1,6 +1,7 @@
 """Processes of a job with several ranks, as seen from outside: started, found, and whether they are still there."""
 
 import os
+import random
 import re
 import socket
 import subprocess
@@ -18,9 +19,15 @@ def environment(**variables):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that systems give to connections by themselves, of which one could take it before its user does."""
+    for port in random.sample(range(10000, 16000), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port")
 
 
 @contextmanager
