@@ -54,6 +54,13 @@ class Backend {
   // stream orders. Arrays lie in device memory, sums of squares in host memory, where they are when the call returns.
   virtual std::unique_ptr<ShardOptimizer> optimizer(const OptimizerConfig& config) = 0;
   virtual std::unique_ptr<ShardMath> math() = 0;
+
+  // Whether torch's tensors of compute lie on this device: false where the plug-in was built without torch, and with the
+  // fake runtime of the tests, whose device memory is the host's.
+  virtual bool computes_with_torch() = 0;
+  // What torch's allocator may take of this device beside the budget; more fails as out of memory. Requires:
+  // computes_with_torch().
+  virtual void limit_torch(std::uint64_t bytes) = 0;
 };
 
 }  // namespace strata::cuda

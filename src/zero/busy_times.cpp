@@ -1,7 +1,9 @@
 #include "zero/busy_times.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace strata::zero {
 namespace {
@@ -49,6 +51,15 @@ BusyTimes::Totals BusyTimes::take() {
     covered = span.end;
   }
   return totals;
+}
+
+void launch_timed(Stream& stream, BusyTimes& times, Work work, std::size_t index, std::function<void()> fn) {
+  const auto begin = std::make_shared<BusyTimes::Clock::time_point>();
+  stream.record().on_complete([begin](const std::exception_ptr&) { *begin = BusyTimes::Clock::now(); });
+  stream.launch(std::move(fn));
+  stream.record().on_complete([&times, work, index, begin](const std::exception_ptr& error) {
+    if (!error) times.add(work, index, *begin, BusyTimes::Clock::now());
+  });
 }
 
 }  // namespace strata::zero

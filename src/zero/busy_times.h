@@ -3,10 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "core/device.h"
 #include "core/trace.h"
 
 namespace strata::zero {
@@ -43,6 +45,11 @@ class BusyTimes {
   std::mutex mutex_;
   std::vector<Span> spans_;  // guarded by mutex_
 };
+
+// Queues `fn` on `stream` and adds the time that the device takes for it: from the end of what was queued before to its
+// own end. Failed work adds nothing. `times` must outlive the stream. What an event shows that was recorded afterwards
+// has been added.
+void launch_timed(Stream& stream, BusyTimes& times, Work work, std::size_t index, std::function<void()> fn);
 
 // Adds the time of a scope.
 class Stopwatch {

@@ -30,11 +30,12 @@ Event DeviceUpdates::start(const Chunk& chunk) {
     counters_.to_device += part.values.bytes();
   }
   streams_.update.wait(streams_.copy_in.record());
-  streams_.update.launch([&optimizer = optimizer_, &times = times_, context = chunk.context, group = chunk.group,
-                          on_device, segments = chunk.segments, first = chunk.first_element] {
-    const Stopwatch watch(times, Work::Update, group);
-    optimizer.step(context, {on_device[0], on_device[1], std::span(on_device).subspan(2), segments, first}).wait();
-  });
+  launch_timed(
+      streams_.update, times_, Work::Update, chunk.group,
+      [&optimizer = optimizer_, context = chunk.context, on_device, segments = chunk.segments,
+       first = chunk.first_element] {
+        optimizer.step(context, {on_device[0], on_device[1], std::span(on_device).subspan(2), segments, first}).wait();
+      });
   streams_.copy_out.wait(streams_.update.record());
   for (std::size_t i = 0; i < chunk.parts.size(); ++i) {
     if (chunk.parts[i].place == Part::Place::Host) take_back(chunk.parts[i], on_device[i], chunk.segments);

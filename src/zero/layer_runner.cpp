@@ -108,10 +108,8 @@ void LayerRunner::run_visit(const Visit& visit) {
   const std::size_t micro_batch = visit.micro_batch;
   const std::size_t layer = visit.layer;
   if (visit.direction == Direction::Forward) {
-    streams_.compute.launch([this, micro_batch, layer] {
-      const Stopwatch watch(times_, Work::Forward, layer);
-      compute_.forward(micro_batch, layer);
-    });
+    launch_timed(streams_.compute, times_, Work::Forward, layer,
+                 [this, micro_batch, layer] { compute_.forward(micro_batch, layer); });
     return;
   }
   leases_.clear();
@@ -124,10 +122,8 @@ void LayerRunner::run_visit(const Visit& visit) {
     leases_.push_back(reducer_.acquire(group));  // in the order of visit.grad_groups
     grads.push_back(leases_.back().data);
   }
-  streams_.compute.launch([this, micro_batch, layer, grads] {
-    const Stopwatch watch(times_, Work::Backward, layer);
-    compute_.backward(micro_batch, layer, grads);
-  });
+  launch_timed(streams_.compute, times_, Work::Backward, layer,
+               [this, micro_batch, layer, grads] { compute_.backward(micro_batch, layer, grads); });
 }
 
 void LayerRunner::reduce(const Visit& visit) {

@@ -1,0 +1,26 @@
+// Finding and opening the CUDA plug-in: a process without a GPU loads none of CUDA's libraries.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/backend.h"
+
+namespace strata::engine {
+
+// The plug-in is the file that the environment variable STRATA_CUDA_PLUGIN names, else libstrata_cuda.so in the folder
+// lib beside the program's own, else what the loader finds under that name. It is loaded once and never unloaded:
+// CUDA's libraries do not survive that. Thread-safe.
+
+struct CudaDevices {
+  int count = 0;
+  std::string why_none = "";  // where count is 0
+};
+
+// Never throws for what a machine lacks.
+CudaDevices cuda_devices();
+
+// Throws: DeviceError that says why the plug-in or the device cannot be used.
+std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options);
+
+}  // namespace strata::engine
