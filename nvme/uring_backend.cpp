@@ -82,6 +82,10 @@ void warn_unregistered(int error, const std::vector<iovec>& pieces) {
 
 }  // namespace
 
+std::string_view liburing_version() {
+  return STRATA_LIBURING_VERSION;
+}
+
 struct UringBackend::Ring {
   io_uring ring{};
   RingMode mode = RingMode::Plain;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "nvme/io_backend.h"
@@ -26,6 +27,9 @@ struct UringOptions {
   // The call that makes the ring, with the signature of io_uring_queue_init_params, which null stands for.
   int (*setup)(unsigned entries, io_uring* ring, io_uring_params* params) = nullptr;
 };
+
+// Of the liburing that this was built with: "2.3".
+std::string_view liburing_version();
 
 // One ring, owned by the constructing thread. Registers regions in pieces of at most 1 GiB; when the kernel refuses
 // (locked memory limit), warns once and carries on unregistered. A request that crosses two pieces goes unregistered.

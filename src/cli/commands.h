@@ -15,6 +15,7 @@ int run_generate(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
 int run_bench_step(const Arguments& arguments);  // of run_bench
+int run_doctor(const Arguments& arguments);
 int run_init(const Arguments& arguments);
 int run_tune(const Arguments& arguments);
 

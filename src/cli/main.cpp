@@ -26,6 +26,7 @@ usage: strata COMMAND [options]
   plan      where each byte would go:          strata plan --model DIR --strata.budgets.device 20GiB
   init      random weights for a config.json:  strata init --config config.json --out DIR
   bench     adam | nvme | step, against the limit of this machine
+  doctor    what this machine can do, what will be slow and why: strata doctor --nvme DIR
   tune      measure a drive, for later runs:   strata tune --nvme DIR
 
 `strata COMMAND --help` explains each. Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 does not fit,
@@ -39,6 +40,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
   if (command == "plan") return run_plan(arguments);
   if (command == "init") return run_init(arguments);
   if (command == "bench") return run_bench(arguments);
+  if (command == "doctor") return run_doctor(arguments);
   if (command == "tune") return run_tune(arguments);
   if (command == "--help" || command == "-h" || command == "help") {
     std::cout << kHelp;
@@ -50,7 +52,7 @@ int dispatch(const std::string& command, const Arguments& arguments) {
     return kDone;
   }
   throw ConfigError("unknown command " + command +
-                    "; the commands are train, eval, generate, plan, init, bench and tune");
+                    "; the commands are train, eval, generate, plan, init, bench, doctor and tune");
 }
 
 // OpenMP's threads spin after work and take the cores that copies, I/O and Adam need; libgomp reads this when it is

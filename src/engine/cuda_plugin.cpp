@@ -3,35 +3,24 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "core/error.h"
+#include "core/plugin_file.h"
 
 namespace strata::engine {
 namespace {
 
-constexpr const char* kFile = "libstrata_cuda.so";
-
-std::string plugin_file() {
-  if (const char* const named = std::getenv("STRATA_CUDA_PLUGIN"); named != nullptr && *named != '\0') return named;
-  std::error_code none;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", none);
-  const std::filesystem::path beside = program.parent_path().parent_path() / "lib" / kFile;
-  return std::filesystem::exists(beside, none) ? beside.string() : kFile;
-}
-
 struct Plugin {
+  void* library = nullptr;
   strata_cuda_device_count_t* device_count = nullptr;
   strata_cuda_open_t* open = nullptr;
   std::string why_not;  // where these are null
 };
 
 Plugin load() {
-  const std::string file = plugin_file();
+  const std::string file = plugin_file("STRATA_CUDA_PLUGIN", "libstrata_cuda.so");
   Plugin plugin;
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = plugin.library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     plugin.why_not = "the CUDA plug-in cannot be loaded: " + std::string(dlerror());
     return plugin;
@@ -66,6 +55,10 @@ std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options) {
   std::unique_ptr<cuda::Backend> backend(plugin.open(&options, why.data(), why.size()));
   if (!backend) throw DeviceError("CUDA device " + std::to_string(options.device) + " cannot be used: " + why.data());
   return backend;
+}
+
+void* cuda_plugin_symbol(const char* name) {
+  return loaded().library == nullptr ? nullptr : dlsym(loaded().library, name);
 }
 
 }  // namespace strata::engine

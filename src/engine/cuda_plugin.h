@@ -23,4 +23,7 @@ CudaDevices cuda_devices();
 // Throws: DeviceError that says why the plug-in or the device cannot be used.
 std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options);
 
+// Another C function of the plug-in, or of the CUDA runtime that it brings along; null where there is none.
+void* cuda_plugin_symbol(const char* name);
+
 }  // namespace strata::engine

@@ -14,19 +14,6 @@
 namespace strata::engine {
 namespace {
 
-// The number after "key" in a file of "key   value kB" lines.
-std::optional<std::uint64_t> kib_field(const char* file, const std::string& key) {
-  std::ifstream in(file);
-  std::string name;
-  std::uint64_t value = 0;
-  std::string rest;
-  while (in >> name >> value) {
-    std::getline(in, rest);
-    if (name == key) return value * 1024;
-  }
-  return std::nullopt;
-}
-
 std::optional<std::uint64_t> number_in(const char* file) {
   std::ifstream in(file);
   std::uint64_t value = 0;
@@ -43,8 +30,25 @@ std::uint64_t left_in_cgroup(const char* limit_file, const char* usage_file) {
 
 }  // namespace
 
+std::optional<std::uint64_t> meminfo(const std::string& key) {
+  std::ifstream in("/proc/meminfo");
+  std::string name;
+  std::uint64_t value = 0;
+  std::string unit;
+  while (in >> name >> value) {
+    std::getline(in, unit);
+    if (name == key + ":") return unit == " kB" ? value * 1024 : value;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> ram_limit_bytes() {
+  const std::optional<std::uint64_t> limit = number_in("/sys/fs/cgroup/memory.max");
+  return limit ? limit : number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+}
+
 std::uint64_t available_ram_bytes() {
-  std::uint64_t available = kib_field("/proc/meminfo", "MemAvailable:").value_or(0);
+  std::uint64_t available = meminfo("MemAvailable").value_or(0);
   available = std::min(available, left_in_cgroup("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"));
   available = std::min(available, left_in_cgroup("/sys/fs/cgroup/memory/memory.limit_in_bytes",
                                                  "/sys/fs/cgroup/memory/memory.usage_in_bytes"));

@@ -3,9 +3,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 
 namespace strata::engine {
 
+// A line of /proc/meminfo, such as "MemTotal": bytes, or for lines that are no sizes the number itself.
+std::optional<std::uint64_t> meminfo(const std::string& key);
+// What the memory cgroup (v1 or v2) allows; nothing where it sets no limit. v1 says "no limit" with a size beyond that
+// of any machine.
+std::optional<std::uint64_t> ram_limit_bytes();
 // Bytes of RAM that this process may still take: MemAvailable, or what the memory cgroup (v1 or v2) leaves, whichever
 // is less.
 std::uint64_t available_ram_bytes();
