@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "bench/memory_ceiling.h"
+#include "bench/ordinary_values.h"
+#include "bench/summary.h"
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
@@ -106,19 +108,11 @@ class Arrays {
 
  private:
   void fill(std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      param_.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(0x3c00 + i % 307);
-      grad_.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(0x3c00 + i % 509);
-    }
+    fill_bf16(param_, kParamPeriod, begin, end);
+    fill_bf16(grad_, kGradPeriod, begin, end);
     for (std::size_t k = 0; k < states_.size(); ++k) {
       const std::size_t per_value = specs_[k].elements_per_value;
-      for (std::size_t i = begin / per_value; i < ceil_div(end, per_value); ++i) {
-        const float value = 1e-3f * static_cast<float>(1 + i % 977);
-        if (specs_[k].dtype == DType::F32) states_[k].as<float>()[i] = value;
-        if (specs_[k].dtype == DType::U16) states_[k].as<std::uint16_t>()[i] = static_cast<std::uint16_t>(i * 40503);
-        if (specs_[k].dtype == DType::BF16) states_[k].as<std::uint16_t>()[i] = float_to_bf16(value);
-        if (specs_[k].dtype == DType::U8) states_[k].as<std::uint8_t>()[i] = static_cast<std::uint8_t>(1 + i % 127);
-      }
+      fill_state(states_[k], begin / per_value, ceil_div(end, per_value));
     }
   }
 
@@ -130,10 +124,6 @@ class Arrays {
   TensorSpan param_, grad_;
   std::vector<TensorSpan> states_;
 };
-
-nlohmann::json summary(const std::vector<double>& values) {
-  return {{"median", median(values)}, {"mad", mad(values)}, {"worst", *std::min_element(values.begin(), values.end())}};
-}
 
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -239,9 +229,13 @@ OptimizerConfig optimizer_of_states(const std::string& name) {
   return layout_named(name).config;
 }
 
-nlohmann::json run_adam_bench(const AdamBenchOptions& options) {
+void check_adam_bench(const AdamBenchOptions& options) {
   if (options.numel == 0 || options.rounds == 0 || options.states.empty())
     throw ConfigError("bench adam needs at least one element, one round and one kind of states");
+}
+
+nlohmann::json run_adam_bench(const AdamBenchOptions& options) {
+  check_adam_bench(options);
   std::vector<Layout> chosen;
   for (const std::string& name : options.states) chosen.push_back(layout_named(name));
   // Whole vectors of every width and whole blocks of 8-bit states, so that the ceiling loops need no tail.

@@ -23,6 +23,9 @@ struct AdamBenchOptions {
 std::vector<std::string> adam_bench_states();
 OptimizerConfig optimizer_of_states(const std::string& name);
 
+// Throws: ConfigError on zero numel or rounds and no states.
+void check_adam_bench(const AdamBenchOptions& options);
+
 // Measures, for each entry of `states`, the fused AdamW step (bf16 gradient in, bf16 parameter out) and several loops
 // that move the same streams with almost no arithmetic, on the same arrays, huge pages and threads. Within a round the
 // arrays are cut into slices, and step and loops alternate slice by slice, each on a slice that the others left long

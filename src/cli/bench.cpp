@@ -4,7 +4,10 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/bench_adam.h"
+#include "bench/bench_cuda_adam.h"
+#include "bench/bench_device.h"
 #include "bench/bench_hide.h"
+#include "bench/bench_link.h"
 #include "bench/bench_nvme.h"
 #include "bench/bench_update.h"
 #include "bench/shared_drive.h"
@@ -18,10 +21,11 @@
 namespace strata::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: strata bench adam|hide|nvme|update|step [options] [--json]
+constexpr const char* kHelp = R"(usage: strata bench adam|hide|link|nvme|update|step [options] [--json]
 
-  adam    fused CPU AdamW against the rate at which memory moves the same bytes
+  adam    fused AdamW, of the CPU or with --device cuda, against the rate at which memory moves the same bytes
   hide    from how many tokens on a step hides its update: a forecast for a described machine
+  link    copies between host and device, each way and both at once, beside plain ones
   nvme    the NVMe store, read, write and mixed, beside fio when it is installed
   update  the optimizer's update with its states on NVMe, beside fio moving the same bytes
   step    a training step on NVMe beside the same step in memory; with --config those of a run
@@ -35,9 +39,13 @@ void show(const nlohmann::json& result, bool json, Print print) {
 }
 
 int bench_adam(const Arguments& arguments) {
-  CLI::App app("Fused CPU AdamW (bf16 gradient in, bf16 parameter out) against the memory ceiling.", "bench adam");
+  CLI::App app("Fused AdamW (bf16 gradient in, bf16 parameter out) against the memory ceiling of its device.",
+               "bench adam");
   bench::AdamBenchOptions options;
+  std::string device = "host";
   bool json = false;
+  app.add_option("--device", device, "host (default) or cuda: the optimizer of the first GPU")
+      ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--numel", options.numel, "parameters; 16 bytes each are allocated")->check(CLI::PositiveNumber);
   app.add_option("--threads", options.threads, "0: all usable CPUs");
   app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
@@ -46,7 +54,35 @@ int bench_adam(const Arguments& arguments) {
       ->check(CLI::IsMember(bench::adam_bench_states()));
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
-  show(bench::run_adam_bench(options), json, bench::format_adam_bench);
+  if (device == "cuda") {
+    show(bench::run_cuda_adam_bench(options), json, bench::format_cuda_adam_bench);
+  } else {
+    show(bench::run_adam_bench(options), json, bench::format_adam_bench);
+  }
+  return kDone;
+}
+
+int bench_link(const Arguments& arguments) {
+  CLI::App app(
+      "Copies between pinned host memory and a device, each way and both at once, beside the same copies by plain "
+      "cudaMemcpyAsync; with the host as device beside memcpy.",
+      "bench link");
+  bench::LinkBenchOptions options;
+  std::vector<std::string> sizes;
+  std::string bytes;
+  bool json = false;
+  app.add_option("--device", options.device, "auto (default: a GPU where there is one), host, cuda")
+      ->check(CLI::IsMember(bench::bench_devices()));
+  app.add_option("--sizes", sizes, "of one copy, one or several with commas (default 64KiB,1MiB,16MiB,128MiB)")
+      ->delimiter(',');
+  app.add_option("--bytes", bytes, "moved each way per measurement (default 256MiB)");
+  app.add_option("--rounds", options.rounds, "measurements of each")->check(CLI::PositiveNumber);
+  app.add_flag("--json", json, "print one JSON object");
+  if (!parse_options(app, arguments)) return kDone;
+  if (!bytes.empty()) options.bytes = parse_bytes(bytes);
+  if (!sizes.empty()) options.sizes.clear();
+  for (const std::string& size : sizes) options.sizes.push_back(parse_bytes(size));
+  show(bench::run_link_bench(options), json, bench::format_link_bench);
   return kDone;
 }
 
@@ -163,10 +199,11 @@ int run_bench(const Arguments& arguments) {
   const Arguments rest(arguments.begin() + 1, arguments.end());
   if (arguments.front() == "adam") return bench_adam(rest);
   if (arguments.front() == "hide") return bench_hide(rest);
+  if (arguments.front() == "link") return bench_link(rest);
   if (arguments.front() == "nvme") return bench_nvme(rest);
   if (arguments.front() == "update") return bench_update(rest);
   if (arguments.front() == "step") return run_bench_step(rest);
-  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, hide, nvme, update and step");
+  throw ConfigError("unknown bench " + arguments.front() + "; there are adam, hide, link, nvme, update and step");
 }
 
 }  // namespace strata::cli

@@ -25,7 +25,7 @@ usage: strata COMMAND [options]
   generate  continue a prompt:                 strata generate --model DIR --prompt "The capital of France is"
   plan      where each byte would go:          strata plan --model DIR --strata.budgets.device 20GiB
   init      random weights for a config.json:  strata init --config config.json --out DIR
-  bench     adam | nvme | step, against the limit of this machine
+  bench     adam | link | nvme | step, against the limit of this machine
   doctor    what this machine can do, what will be slow and why: strata doctor --nvme DIR
   tune      measure a drive, for later runs:   strata tune --nvme DIR
 

@@ -99,6 +99,29 @@ def test_hide_forecasts_for_the_machine_and_the_model_it_is_given(tmp_path):
     assert slow["rows"][0]["fits"] and slow["rows"][0]["tokens"] > fast["rows"][0]["tokens"]
 
 
+def test_the_link_of_the_host_device_is_measured_beside_memcpy():
+    result = run_strata("bench", "link", "--device", "host", "--sizes", "4KiB,1MiB", "--bytes", "1MiB", "--rounds", "2", "--json")
+    assert result.code == 0, result.err
+    rows = json.loads(result.out)["rows"]
+    assert [(row["bytes"], row["direction"]) for row in rows] == [
+        (size, way) for size in (4096, 1 << 20) for way in ("to device", "from device", "both")]
+    assert all(row["over_bare"]["worst"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("bench", ["link", "adam"])
+def test_a_gpu_that_is_not_there_is_an_error_of_the_device(tmp_path, monkeypatch, bench):
+    monkeypatch.setenv("STRATA_CUDA_PLUGIN", str(tmp_path / "none.so"))
+    result = run_strata("bench", bench, "--device", "cuda", "--json")
+    assert result.code == 6 and result.out == ""
+    assert "no CUDA device" in result.err and "none.so" in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words, said", [(("--sizes", "0"), "one byte"), (("--device", "tpu"), "tpu"), (("--rounds", "0"), "rounds")])
+def test_the_link_bench_refuses_bad_input(words, said):
+    result = run_strata("bench", "link", *words)
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("script", ["step_vs_deepspeed.py", "ranks_vs_peers.py"])
 def test_a_comparison_says_why_it_is_skipped(tmp_path, script):
     """Without the packages or the program it prints a reason and succeeds, as `make bench` relies on."""
