@@ -17,7 +17,9 @@ std::unique_ptr<cuda::Backend> open_bench_backend(const std::string& device, std
     if (device == "auto") return nullptr;
     throw DeviceError("no CUDA device: " + devices.why_none + "; `strata doctor` says what is missing");
   }
-  return engine::open_cuda({.device = 0, .budget_bytes = budget_bytes});
+  cuda::BackendOptions options;
+  options.budget_bytes = budget_bytes;
+  return engine::open_cuda(options);
 }
 
 nlohmann::json device_json(const cuda::DeviceFacts& facts) {

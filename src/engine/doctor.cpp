@@ -64,6 +64,12 @@ Finding examine_cuda() {
   return finding;
 }
 
+cuda::DeviceFacts facts_of_device(int device) {
+  cuda::BackendOptions options;
+  options.device = device;
+  return open_cuda(options)->facts();
+}
+
 bool may_lock_everything() {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);) {
@@ -117,7 +123,7 @@ std::vector<Finding> examine_machine(const std::vector<std::filesystem::path>& f
   }
   found.push_back(examine_cuda());
   const CudaDevices devices = cuda_devices();
-  for (Finding& gpu : examine_gpus(devices, [](int device) { return open_cuda({.device = device})->facts(); })) {
+  for (Finding& gpu : examine_gpus(devices, facts_of_device)) {
     found.push_back(std::move(gpu));
   }
   found.push_back(examine_nccl(comm::probe_nccl(), devices.count));
