@@ -17,7 +17,7 @@ namespace strata::comm {
 struct NcclOptions {
   int device = 0;  // CUDA's number, of this process
   std::chrono::milliseconds timeout{};
-  std::string plugin = "libstrata_nccl.so";  // a path, or a name that the loader finds
+  std::string plugin;  // the CUDA plug-in: a path, or a name that the loader finds
 };
 
 // The group's collectives run on the device's current stream. Throws: CommError that says why the plug-in or its

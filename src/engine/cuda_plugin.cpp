@@ -14,12 +14,9 @@ namespace {
 
 constexpr const char* kFile = "libstrata_cuda.so";
 
-std::string plugin_file() {
-  if (const char* const named = std::getenv("STRATA_CUDA_PLUGIN"); named != nullptr && *named != '\0') return named;
-  std::error_code none;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", none);
-  const std::filesystem::path beside = program.parent_path().parent_path() / "lib" / kFile;
-  return std::filesystem::exists(beside, none) ? beside.string() : kFile;
+const char* named_file() {
+  const char* const named = std::getenv("STRATA_CUDA_PLUGIN");
+  return named != nullptr && *named != '\0' ? named : nullptr;
 }
 
 struct Plugin {
@@ -29,8 +26,13 @@ struct Plugin {
 };
 
 Plugin load() {
-  const std::string file = plugin_file();
+  const std::string file = cuda_plugin_file();
   Plugin plugin;
+  // The plug-in brings torch's kernels, which take a second and hundreds of megabytes: not where nothing can run them.
+  if (named_file() == nullptr && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    plugin.why_not = "there is no NVIDIA driver here (libcuda.so.1 is not found)";
+    return plugin;
+  }
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     plugin.why_not = "the CUDA plug-in cannot be loaded: " + std::string(dlerror());
@@ -50,6 +52,14 @@ const Plugin& loaded() {
 using Text = std::array<char, 1024>;
 
 }  // namespace
+
+std::string cuda_plugin_file() {
+  if (const char* const named = named_file()) return named;
+  std::error_code none;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", none);
+  const std::filesystem::path beside = program.parent_path().parent_path() / "lib" / kFile;
+  return std::filesystem::exists(beside, none) ? beside.string() : kFile;
+}
 
 CudaDevices cuda_devices() {
   const Plugin& plugin = loaded();

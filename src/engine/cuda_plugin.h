@@ -12,6 +12,8 @@ namespace strata::engine {
 // lib beside the program's own, else what the loader finds under that name. It is loaded once and never unloaded:
 // CUDA's libraries do not survive that. Thread-safe.
 
+std::string cuda_plugin_file();
+
 struct CudaDevices {
   int count = 0;
   std::string why_none = "";  // where count is 0
