@@ -174,6 +174,7 @@ class Engine::Impl {
   // Times and bytes since the last call.
   void measure(StepSummary& summary);
   void add_traffic(StepSummary& summary);
+  std::vector<ResourceTime> computing(const StepSummary& summary) const;
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;
   zero::Streams streams() { return {*copy_in_, *copy_out_, *comm_stream_, *compute_stream_}; }

@@ -118,7 +118,8 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
   parts.graph_bytes = model->graph_bytes(config.batch_size, config.max_tokens);
-  if (config.training && config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device) {
+  const bool chooses = config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device;
+  if (config.training && (chooses || config.cuda_device)) {  // a GPU's link is also part of the ideal step
     parts.update_costs = update_costs(config, parts.gpu.has_value());
     if (config.comm) agree(*config.comm, parts.update_costs);
   }
