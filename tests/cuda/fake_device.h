@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/buffer.h"
+#include "core/bytes.h"
 #include "cuda/cuda_device.h"
 #include "cuda/current_stream.h"
 #include "cuda/pinned_pages.h"
