@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,9 +38,6 @@ class PinnedRegion {
 struct BackendOptions {
   int device = 0;
   std::uint64_t budget_bytes = 0;  // of Device::allocate; what torch's allocator may take is beside it
-  // Called with the cudaStream_t once on the thread of each stream, before any work of it, so that a library with a
-  // current stream of its own takes this one.
-  std::function<void(void* stream)> on_stream_thread;
 };
 
 // Thread-safety: as the ports say; facts(), pin(), optimizer() and math() from any thread. What it gave must not

@@ -1,5 +1,6 @@
 #include "cuda/cuda_backend.h"
 
+#include <functional>
 #include <utility>
 
 #include "core/error.h"
@@ -7,6 +8,7 @@
 #include "cuda/device_facts.h"
 #include "cuda/errors.h"
 #include "cuda/pinned_pages.h"
+#include "cuda/torch_part.h"
 
 // Stub until cuda_optimizer.* and cuda_shard_math.* are here; then only the includes stay.
 #if __has_include("cuda/cuda_optimizer.h") && __has_include("cuda/cuda_shard_math.h")
@@ -28,12 +30,21 @@ namespace {
 
 constexpr int kLeastMajor = 8;  // what kernels/CMakeLists.txt builds for
 
+// Torch has a current stream per thread of its own.
+std::function<void(cudaStream_t)> torch_hook(int device) {
+  const TorchPart* const torch = torch_part();
+  if (torch == nullptr) return {};
+  torch->start(device);
+  return [torch, device](cudaStream_t stream) { torch->on_stream_thread(device, stream); };
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const BackendOptions& options)
-      : device_({.index = options.device,
+      : device_index_(options.device),
+        device_({.index = options.device,
                  .budget_bytes = options.budget_bytes,
-                 .on_stream_thread = options.on_stream_thread}) {
+                 .on_stream_thread = torch_hook(options.device)}) {
     const DeviceFacts found = facts();
     if (found.major >= kLeastMajor) return;
     throw DeviceError(found.name + " has compute capability " + std::to_string(found.major) + "." +
@@ -51,8 +62,15 @@ class CudaBackend final : public Backend {
     device_.context().throw_if_lost();
     return make_cuda_shard_math();
   }
+  bool computes_with_torch() override { return torch_part() != nullptr; }
+  void limit_torch(std::uint64_t bytes) override {
+    STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
+    device_.context().throw_if_lost();
+    torch_part()->limit(device_index_, bytes);
+  }
 
  private:
+  const int device_index_;
   CudaDevice device_;
 };
 
