@@ -36,7 +36,7 @@ TEST(CudaBackend, SaysWhyThereIsNoDevice) {
 
 TEST(CudaBackend, TellsWhatTheDriverSays) {
   const FakeRuntime runtime({.memory_bytes = 1 << 20, .major = 9, .minor = 0, .numa_node = 1});
-  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 1 << 20, .on_stream_thread = {}});
+  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 1 << 20});
   const Buffer taken = backend->device().allocate(kPageBytes, MemoryTag::Gather);
 
   const cuda::DeviceFacts facts = backend->facts();
@@ -56,19 +56,19 @@ TEST(CudaBackend, TellsWhatTheDriverSays) {
 
 TEST(CudaBackend, DoesNotKnowTheNodeOfASlotThatTheSystemDoesNotKnow) {
   const FakeRuntime runtime({.numa_node = -1});
-  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 0, .on_stream_thread = {}});
+  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 0});
   EXPECT_EQ(backend->facts().numa_node, -1);
 }
 
 TEST(CudaBackend, RefusesAGpuWithoutKernels) {
   const FakeRuntime runtime({.major = 7, .minor = 5});
-  EXPECT_EQ(refusal({.device = 0, .budget_bytes = 0, .on_stream_thread = {}}),
+  EXPECT_EQ(refusal({.device = 0, .budget_bytes = 0}),
             "Fake GPU has compute capability 7.5; 8.0 is the least that works");
 }
 
 TEST(CudaBackend, RefusesADeviceThatIsNotThere) {
   const FakeRuntime runtime;
-  EXPECT_THAT(refusal({.device = 5, .budget_bytes = 0, .on_stream_thread = {}}),
+  EXPECT_THAT(refusal({.device = 5, .budget_bytes = 0}),
               testing::HasSubstr("cudaErrorInvalidDevice"));
 }
 
@@ -76,7 +76,7 @@ TEST(CudaBackend, PinsHostMemory) {
   const FakeRuntime runtime;
   Budget budget("host of the test", 1 << 20);
   const Buffer memory = allocate_host(budget, kPageBytes, MemoryTag::Staging);
-  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 0, .on_stream_thread = {}});
+  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 0});
   const auto region = backend->pin(memory.span());
   EXPECT_EQ(fake().alive().pinned_regions, 1U);
 }
