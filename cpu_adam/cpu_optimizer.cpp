@@ -1,9 +1,8 @@
 #include "cpu_adam/cpu_optimizer.h"
 
 #include <algorithm>
-#include <string>
 
-#include "core/error.h"
+#include "core/shard_checks.h"
 #include "cpu_adam/segment_runs.h"
 #include "cpu_adam/update_kernels.h"
 #include "hwy/cache_control.h"
@@ -14,41 +13,6 @@ namespace {
 // Elements per piece of work: 1.8 MB of a bf16 step with fp32 states, enough to make the hand-over cheap, little enough
 // to balance threads. A multiple of kScaleBlock.
 constexpr std::size_t kGrain = 65536;
-
-void check_context(const StepContext& context) {
-  STRATA_EXPECTS(context.step >= 1, "the first step is 1, got " + std::to_string(context.step));
-  STRATA_EXPECTS(context.beta1 >= 0 && context.beta1 < 1, "beta1 is in [0, 1), got " + std::to_string(context.beta1));
-  STRATA_EXPECTS(context.beta2 >= 0 && context.beta2 < 1, "beta2 is in [0, 1), got " + std::to_string(context.beta2));
-}
-
-void check_segments(const ShardViews& views) {
-  std::size_t end = 0;
-  for (const Segment& segment : views.segments) {
-    STRATA_EXPECTS(segment.offset >= end, "segment " + segment.name + " at " + std::to_string(segment.offset) +
-                                              " overlaps the one before, which ends at " + std::to_string(end));
-    STRATA_EXPECTS(segment.offset <= views.param.numel && segment.numel <= views.param.numel - segment.offset,
-                   "segment " + segment.name + " reaches past the view of " + std::to_string(views.param.numel));
-    end = segment.offset + segment.numel;
-  }
-}
-
-void check_views(const std::vector<StateSpec>& specs, const ShardViews& views) {
-  const std::size_t numel = views.param.numel;
-  STRATA_EXPECTS(views.grad.numel == numel, "gradient has " + std::to_string(views.grad.numel) +
-                                                " elements, parameter has " + std::to_string(numel));
-  STRATA_EXPECTS(views.states.size() == specs.size(),
-                 "expected " + std::to_string(specs.size()) + " states, got " + std::to_string(views.states.size()));
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const std::size_t values = specs[i].values_for(numel);
-    STRATA_EXPECTS(views.states[i].dtype == specs[i].dtype && views.states[i].numel == values,
-                   "state " + specs[i].name + " must be " + std::string(name_of(specs[i].dtype)) + " with " +
-                       std::to_string(values) + " values");
-    STRATA_EXPECTS(specs[i].elements_per_value == 1 || views.first_element % specs[i].elements_per_value == 0,
-                   "a view of " + specs[i].name + " starts at element " + std::to_string(views.first_element) +
-                       ", inside a block of " + std::to_string(specs[i].elements_per_value));
-  }
-  check_segments(views);
-}
 
 }  // namespace
 
@@ -228,8 +192,7 @@ bool CpuOptimizer::reads_param(DType param) const {
 }
 
 Event CpuOptimizer::step(const StepContext& context, const ShardViews& views) {
-  check_context(context);
-  check_views(states(views.param.dtype), views);
+  check_step(context, views, states(views.param.dtype));
   const Range range(*this, context, views);
   parallel_.parallel_for(views.param.numel, kGrain,
                          [&](std::size_t begin, std::size_t end) { range.update(begin, end); });

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "core/bytes.h"
 #include "core/error.h"
+#include "core/shard_checks.h"
 #include "cpu_adam/block_kernels.h"
 #include "cpu_adam/shard_kernels.h"
 
@@ -15,8 +15,7 @@ constexpr std::size_t kGrain = 65536;
 
 void convert(Parallel& parallel, const ShardKernels::Table<ShardKernels::Convert>& table, TensorSpan destination,
              TensorSpan source) {
-  STRATA_EXPECTS(destination.numel == source.numel, "destination has " + std::to_string(destination.numel) +
-                                                        " elements, source has " + std::to_string(source.numel));
+  check_same_numel(destination, source);
   const auto function = table[encoding_index(destination.dtype)][encoding_index(source.dtype)];
   parallel.parallel_for(source.numel, kGrain, [&](std::size_t begin, std::size_t end) {
     function(destination.subspan(begin, end - begin).data, source.subspan(begin, end - begin).data, end - begin);
@@ -32,10 +31,7 @@ struct CodedBlock {
 // Calls fn(block of the message, the block's values) for each block.
 template <typename Fn>
 void for_each_block(Parallel& parallel, TensorSpan message, TensorSpan values, BlockCode code, Fn&& fn) {
-  STRATA_EXPECTS(message.dtype == DType::U8 && message.numel == message_bytes(code, values.numel),
-                 std::to_string(values.numel) + " elements make a message of " +
-                     std::to_string(message_bytes(code, values.numel)) + " bytes, got " +
-                     std::to_string(message.numel) + " " + std::string(name_of(message.dtype)));
+  check_message(message, values, code);
   auto* const codes = message.as<std::uint8_t>();
   auto* const scales = reinterpret_cast<float*>(message.data + scales_offset(code, values.numel));
   parallel.parallel_for(values.numel, kGrain, [&](std::size_t begin, std::size_t end) {
@@ -60,9 +56,7 @@ void CpuShardMath::accumulate(TensorSpan destination, TensorSpan source) {
 }
 
 void CpuShardMath::block_sums_of_squares(TensorSpan values, std::span<double> sums) {
-  STRATA_EXPECTS(sums.size() == ceil_div(values.numel, kNormBlock),
-                 std::to_string(values.numel) + " elements need ceil(numel / kNormBlock) sums, got " +
-                     std::to_string(sums.size()));
+  check_sums(values, sums);
   const auto sum_of_squares = kernels_.sum_of_squares[encoding_index(values.dtype)];
   parallel_.parallel_for(sums.size(), 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t block = begin; block < end; ++block) {

@@ -17,22 +17,6 @@ const Kernels& chosen(Isa isa, const Kernels& scalar_kernels, const Kernels* sim
 
 }  // namespace
 
-std::size_t encoding_index(DType dtype) {
-  switch (dtype) {
-    case DType::F32:
-      return F32::kIndex;
-    case DType::BF16:
-      return Bf16::kIndex;
-    case DType::F16:
-      return F16::kIndex;
-    default:
-      break;
-  }
-  contract_violation("encoding_index(dtype)",
-                     "parameters and gradients are F32, BF16 or F16, not " + std::string(name_of(dtype)), __FILE__,
-                     __LINE__);
-}
-
 std::size_t storage_index(DType param, MasterEncoding master) {
   if (master == MasterEncoding::Fp32 || param == DType::F32) return encoding_index(param);
   STRATA_EXPECTS(param == DType::BF16, "a remainder belongs to a BF16 parameter, not " + std::string(name_of(param)));

@@ -18,9 +18,6 @@ using encoding::F32;
 // Number of types that parameters and gradients may have.
 inline constexpr std::size_t kEncodings = 3;
 
-// Index of a type in tables by type, kIndex of its encoding. Throws: ContractViolation for anything but F32, BF16, F16.
-std::size_t encoding_index(DType dtype);
-
 template <typename Encoding>
 const typename Encoding::Stored* stored_as(const std::byte* data) {
   return reinterpret_cast<const typename Encoding::Stored*>(data);

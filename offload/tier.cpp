@@ -1,6 +1,7 @@
 #include "offload/tier.h"
 
 #include "core/error.h"
+#include "core/page_mapping.h"
 
 namespace strata::offload {
 
@@ -18,6 +19,7 @@ std::string_view name_of(TierKind kind) {
 
 Home HostTier::create(const std::string&, std::uint64_t bytes, MemoryTag tag) {
   homes_.push_back(allocate_host(budget_, bytes, tag));
+  if (prepare_ && bytes > 0) prepare_({homes_.back().data(), whole_pages(bytes)}, tag);
   return {static_cast<std::uint32_t>(homes_.size() - 1)};
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/blob_store.h"
@@ -51,7 +53,9 @@ class Tier {
 // Homes in host memory, exact sizes out of a budget.
 class HostTier final : public Tier {
  public:
-  explicit HostTier(Budget& budget) : budget_(budget) {}
+  // `prepare` is called with the pages of each new home: a GPU's copies want them pinned.
+  using Prepare = std::function<void(std::span<std::byte> pages, MemoryTag tag)>;
+  explicit HostTier(Budget& budget, Prepare prepare = {}) : budget_(budget), prepare_(std::move(prepare)) {}
   Home create(const std::string& name, std::uint64_t bytes, MemoryTag tag) override;
   std::byte* host_address(Home home) const override { return homes_.at(home.index).data(); }
   std::byte* device_address(Home) const override { return nullptr; }
@@ -62,6 +66,7 @@ class HostTier final : public Tier {
 
  private:
   Budget& budget_;
+  const Prepare prepare_;
   std::vector<Buffer> homes_;
 };
 

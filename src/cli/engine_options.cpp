@@ -7,6 +7,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "engine/from_run_config.h"
 
 namespace strata::cli {
 
@@ -17,6 +18,8 @@ void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_flag("--fp32", options.fp32, "weights in fp32 instead of bf16");
   app.add_option("--compute", options.compute, "type of matrix products on the host: auto, bf16, fp32")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}));
+  app.add_option("--device", options.device, "where to compute: auto, cuda, host")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}));
   app.add_option("--device-budget", options.device_budget, "bytes of device memory, e.g. 512MiB (default: measured)");
   app.add_option("--host-budget", options.host_budget, "bytes of host memory (default: measured)");
   app.add_option("--param-home", options.param_home, "where weights live: device, host, nvme (default: what fits)")
@@ -30,6 +33,9 @@ engine::EngineConfig engine_config_of(const EngineOptions& options) {
   config.training = false;
   config.batch_size = options.batch_size;
   config.max_tokens = options.max_tokens;
+  config.cuda_device = engine::cuda_device_of(options.device == "cuda"   ? engine::DeviceChoice::Cuda
+                                              : options.device == "host" ? engine::DeviceChoice::Host
+                                                                         : engine::DeviceChoice::Auto);
   if (options.fp32) config.param_type = DType::F32;
   if (options.compute == "fp32") config.compute = engine::Compute::Fp32;
   if (options.compute == "bf16") config.compute = engine::Compute::ParamType;

@@ -16,6 +16,7 @@ namespace strata::cli {
 struct EngineOptions {
   std::string model;
   std::string device_budget, host_budget, nvme_dir, param_home;
+  std::string device = "auto";
   std::string compute = "auto";
   std::int64_t batch_size = 1;
   std::int64_t max_tokens = 512;

@@ -12,6 +12,7 @@
 #include "core/cpu_share.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "engine/cuda_plugin.h"
 #include "engine/job_communicator.h"
 
 namespace strata::cli {
@@ -112,11 +113,23 @@ std::string RankJob::from_rank_zero(const std::string& what, const std::function
 
 void RankJob::join(engine::EngineConfig& config) {
   if (!job_) return;
+  take_gpu(config);
   engine::connect_ranks(*job_, ranks_per_node_.value_or(info_.local_world), config);
   config.local_ranks = info_.local_world;
   // Of the jobs on this machine, only this one meets there.
   config.job = info_.master_addr + ":" + std::to_string(info_.master_port) + info_.store_prefix;
   bind_process(cpu_share(*config.comm));
+}
+
+// CUDA_VISIBLE_DEVICES may leave each rank one GPU, which then is the first of its process.
+void RankJob::take_gpu(engine::EngineConfig& config) const {
+  if (!config.cuda_device) return;
+  const int devices = engine::cuda_devices().count;
+  if (devices > 1) config.cuda_device = static_cast<int>(info_.local_rank);
+  if (devices > 1 && info_.local_world > static_cast<std::size_t>(devices)) {
+    throw ConfigError(std::to_string(info_.local_world) + " ranks on a machine with " + std::to_string(devices) +
+                      " GPUs: start as many ranks as there are GPUs, or set strata.device: host");
+  }
 }
 
 int RankJob::run(const std::function<int()>& body) {

@@ -55,6 +55,7 @@ class RankJob {
   void on_lost(comm::Job& job, const std::string& reason);
   void throw_if_lost();
   void end();
+  void take_gpu(engine::EngineConfig& config) const;
 
   comm::RankInfo info_;
   std::optional<std::size_t> ranks_per_node_;  // as configured

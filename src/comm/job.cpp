@@ -212,7 +212,7 @@ RankWatch* Job::watch() {
 }
 
 std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging, const std::string& name,
-                                                std::vector<std::size_t> ranks) {
+                                                std::vector<std::size_t> ranks, const std::optional<NcclDevice>& nccl) {
   if (ranks.empty()) {
     ranks.resize(world());
     std::iota(ranks.begin(), ranks.end(), std::size_t{0});
@@ -238,12 +238,12 @@ std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging,
           {.interface = state_->interface, .address = state_->address, .timeout = state_->options.join_timeout});
     };
     const std::chrono::milliseconds timeout = state_->options.collective_timeout;
-    const std::optional<int> device = state_->options.nccl_device;
-    C10dGroups groups{.queued = device ? make_nccl_backend(store("queued"), place, ranks.size(),
-                                                           {.device = *device, .timeout = timeout})
-                                       : gloo("queued"),
-                      .blocking = gloo("blocking"),
-                      .timeout = timeout};
+    C10dGroups groups{
+        .queued = nccl ? make_nccl_backend(store("queued"), place, ranks.size(),
+                                           {.device = nccl->device, .timeout = timeout, .plugin = nccl->plugin})
+                       : gloo("queued"),
+        .blocking = gloo("blocking"),
+        .timeout = timeout};
     groups.ranks = std::move(ranks);
     {
       const std::lock_guard lock(state_->mutex);

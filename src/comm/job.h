@@ -24,8 +24,12 @@ struct JobOptions {
   // Network interface through which the others reach this rank (strata.comm.interface); empty: GLOO_SOCKET_IFNAME, else
   // the address from which this machine reaches MASTER_ADDR.
   std::string interface = "";
-  // CUDA device of this rank: collectives on streams are NCCL's and work on its memory.
-  std::optional<int> nccl_device = std::nullopt;
+};
+
+// A GPU whose memory collectives on streams work on: then they are NCCL's.
+struct NcclDevice {
+  int device = 0;      // CUDA's number, of this process
+  std::string plugin;  // the CUDA plug-in's file
 };
 
 // Memory that communicator() takes per communicator; none for a single rank.
@@ -43,11 +47,12 @@ class Job {
 
   // Collectives among `ranks`, of which this rank is one; {} means all. All of them call it with the same list, in the
   // same order as their other calls, and with a `name` that is used once in the job. rank() in it is the place in the
-  // list. `staging`: communicator_staging_bytes() where `math` works; both may be used until the communicator is
-  // destroyed. Connections stay open until the job ends, lest a rank that drops a communicator looks like one that is
-  // lost. Throws: CommError.
+  // list. `staging`: communicator_staging_bytes() where `math` works, on the device of `nccl` if there is one; both may
+  // be used until the communicator is destroyed. Connections stay open until the job ends, lest a rank that drops a
+  // communicator looks like one that is lost. Throws: CommError.
   std::shared_ptr<Communicator> communicator(ShardMath& math, Buffer staging, const std::string& name = "all",
-                                             std::vector<std::size_t> ranks = {});
+                                             std::vector<std::size_t> ranks = {},
+                                             const std::optional<NcclDevice>& nccl = std::nullopt);
 
   // Notes that ranks leave each other in the store, outside of any collective and its time-out. Each key once. The
   // thread that joined. Requires: more than one rank. Throws: CommError.

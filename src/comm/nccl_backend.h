@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <string>
 
-#include "comm/nccl_probe.h"
-
 namespace c10d {
 class Backend;
 class Store;
@@ -19,7 +17,7 @@ namespace strata::comm {
 struct NcclOptions {
   int device = 0;  // CUDA's number, of this process
   std::chrono::milliseconds timeout{};
-  std::string plugin = nccl_plugin_file();  // a path, or a name that the loader finds
+  std::string plugin;  // the CUDA plug-in: a path, or a name that the loader finds
 };
 
 // The group's collectives run on the device's current stream. Throws: CommError that says why the plug-in or its

@@ -1,4 +1,4 @@
-// The one function of the library strata_nccl.
+// What c10d's NCCL adds to the CUDA plug-in (src/cuda).
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@ class Store;
 
 extern "C" {
 // A new c10d back-end that the caller owns, or null with the reason in `error` of `error_bytes`. Shares `store`.
-c10d::Backend* strata_make_nccl_backend(c10d::Store* store, int rank, int world, int device, std::int64_t timeout_ms,
-                                        char* error, std::size_t error_bytes);
+__attribute__((visibility("default"))) c10d::Backend* strata_make_nccl_backend(c10d::Store* store, int rank, int world,
+                                                                               int device, std::int64_t timeout_ms,
+                                                                               char* error, std::size_t error_bytes);
 }

@@ -19,7 +19,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Host device: runs `fn` on the stream's thread, in order. CUDA: runs `fn` now, with this stream current.
+  // Runs `fn` on the stream's thread, in order. CUDA: with this stream current, so that the kernels which `fn` launches
+  // are work of this stream; the event after them completes when they have.
   virtual void launch(std::function<void()> fn) = 0;
   // Copies between any two of {device, pinned host}. Both ranges must stay valid until an event recorded afterwards
   // completes.

@@ -1,7 +1,11 @@
 #include "core/dtype.h"
 
 #include <array>
+#include <string>
 #include <utility>
+
+#include "core/encodings.h"
+#include "core/error.h"
 
 namespace strata {
 namespace {
@@ -32,6 +36,22 @@ std::optional<DType> dtype_from_name(std::string_view safetensors_name) {
     if (name == safetensors_name) return value;
   }
   return std::nullopt;
+}
+
+std::size_t encoding_index(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return encoding::F32::kIndex;
+    case DType::BF16:
+      return encoding::Bf16::kIndex;
+    case DType::F16:
+      return encoding::F16::kIndex;
+    default:
+      break;
+  }
+  contract_violation("encoding_index(dtype)",
+                     "parameters and gradients are F32, BF16 or F16, not " + std::string(name_of(dtype)), __FILE__,
+                     __LINE__);
 }
 
 }  // namespace strata

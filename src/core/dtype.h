@@ -35,4 +35,8 @@ constexpr std::size_t bytes_of(DType dtype) {
 std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view safetensors_name);
 
+// Of the types that parameters and gradients may have: kIndex of its encoding (core/encodings.h), the index in tables
+// by type. Throws: ContractViolation for anything but F32, BF16 and F16.
+std::size_t encoding_index(DType dtype);
+
 }  // namespace strata

@@ -143,6 +143,29 @@ constexpr DynamicTable make_dynamic_table(bool with_signs) {
 inline constexpr DynamicTable kSignedTable = make_dynamic_table(true);
 inline constexpr DynamicTable kNotNegativeTable = make_dynamic_table(false);
 
+#if defined(__CUDACC__)
+// In the device's memory, through its first-level cache: one decade's entries of all lanes lie in one line there,
+// whereas the constant bank takes the lanes of different decades in turn.
+static __device__ const DynamicTable kSignedTableOnDevice = make_dynamic_table(true);
+static __device__ const DynamicTable kNotNegativeTableOnDevice = make_dynamic_table(false);
+#endif
+
+STRATA_HOST_DEVICE inline const DynamicTable& signed_table() {
+#if defined(__CUDA_ARCH__)
+  return kSignedTableOnDevice;
+#else
+  return kSignedTable;
+#endif
+}
+
+STRATA_HOST_DEVICE inline const DynamicTable& not_negative_table() {
+#if defined(__CUDA_ARCH__)
+  return kNotNegativeTableOnDevice;
+#else
+  return kNotNegativeTable;
+#endif
+}
+
 // The factor that takes a block's values into [0, 1], and what is stored as its scale. `largest_bits` are the bits of
 // its largest magnitude, compared as integers, so that a NaN counts as larger than everything.
 struct BlockScale {
@@ -186,7 +209,7 @@ STRATA_HOST_DEVICE inline std::uint8_t encode_signed(float value, float inverse_
   if (inverse_scale == 0) return 0;
   const std::uint32_t sign = float_bits(value) & 0x80000000u;
   const float magnitude = float_from_bits(float_bits(value) ^ sign);
-  const float rank = dynamic_rank(kSignedTable, exact_mul(magnitude, inverse_scale));
+  const float rank = dynamic_rank(signed_table(), exact_mul(magnitude, inverse_scale));
   const float code = float_from_bits(float_bits(rank) ^ sign ^ 0x80000000u);
   return static_cast<std::uint8_t>(float_bits((code < 127.0f ? code : 127.0f) + kRounder));
 }
@@ -194,22 +217,22 @@ STRATA_HOST_DEVICE inline std::uint8_t encode_signed(float value, float inverse_
 STRATA_HOST_DEVICE inline float decode_signed(std::uint8_t code, float scale) {
   const float number = 2.0f * static_cast<float>(static_cast<std::int8_t>(code));  // of minus the value
   const std::uint32_t decade = decade_of(number);
-  const float start = float_from_bits(float_bits(-kSignedTable.start[decade]) ^ (float_bits(number) & 0x80000000u));
-  return exact_mul(exact_fma(-number, kSignedTable.slope[decade], start), scale);
+  const float start = float_from_bits(float_bits(-signed_table().start[decade]) ^ (float_bits(number) & 0x80000000u));
+  return exact_mul(exact_fma(-number, signed_table().slope[decade], start), scale);
 }
 
 // Codes of second moments, which are never negative: their sign is not looked at.
 STRATA_HOST_DEVICE inline std::uint8_t encode_not_negative(float value, float inverse_scale) {
   const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
   if (inverse_scale == 0 || magnitude == 0) return 0;
-  const float rank = dynamic_rank(kNotNegativeTable, exact_mul(magnitude, inverse_scale));
+  const float rank = dynamic_rank(not_negative_table(), exact_mul(magnitude, inverse_scale));
   return static_cast<std::uint8_t>(float_bits((rank > 1.0f ? rank : 1.0f) + kRounder));
 }
 
 STRATA_HOST_DEVICE inline float decode_not_negative(std::uint8_t code, float scale) {
   const float number = static_cast<float>(code + 1);
   const std::uint32_t decade = decade_of(number);
-  return exact_mul(exact_fma(number, kNotNegativeTable.slope[decade], kNotNegativeTable.start[decade]), scale);
+  return exact_mul(exact_fma(number, not_negative_table().slope[decade], not_negative_table().start[decade]), scale);
 }
 
 }  // namespace strata

@@ -31,7 +31,8 @@ constexpr std::array kLrKinds = {Named{"linear", LrKind::Linear}, Named{"cosine"
                                  Named{"constant_with_warmup", LrKind::ConstantWithWarmup}};
 constexpr std::array kReportTos = {Named{"none", ReportTo::None}, Named{"jsonl", ReportTo::Jsonl}};
 constexpr std::array kSaveStrategies = {Named{"no", SaveStrategy::No}, Named{"steps", SaveStrategy::Steps}};
-constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host}};
+constexpr std::array kDevices = {Named{"auto", DeviceChoice::Auto}, Named{"host", DeviceChoice::Host},
+                                 Named{"cuda", DeviceChoice::Cuda}};
 constexpr std::array kComputes = {Named{"auto", ComputeChoice::Auto}, Named{"bf16", ComputeChoice::Bf16},
                                   Named{"fp16", ComputeChoice::Fp16}, Named{"fp32", ComputeChoice::Fp32}};
 constexpr std::array kAccumulations = {Named{"auto", AccumulationChoice::Auto},
@@ -82,7 +83,7 @@ EnumTable<SaveStrategy> table_of(SaveStrategy) {
   return {kSaveStrategies, " epoch best "};
 }
 EnumTable<DeviceChoice> table_of(DeviceChoice) {
-  return {kDevices, " cuda "};
+  return {kDevices, ""};
 }
 EnumTable<ComputeChoice> table_of(ComputeChoice) {
   return {kComputes, ""};

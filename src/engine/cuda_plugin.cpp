@@ -3,24 +3,37 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "core/error.h"
-#include "core/plugin_file.h"
 
 namespace strata::engine {
 namespace {
 
+constexpr const char* kFile = "libstrata_cuda.so";
+
+const char* named_file() {
+  const char* const named = std::getenv("STRATA_CUDA_PLUGIN");
+  return named != nullptr && *named != '\0' ? named : nullptr;
+}
+
 struct Plugin {
-  void* library = nullptr;
   strata_cuda_device_count_t* device_count = nullptr;
   strata_cuda_open_t* open = nullptr;
   std::string why_not;  // where these are null
 };
 
 Plugin load() {
-  const std::string file = plugin_file("STRATA_CUDA_PLUGIN", "libstrata_cuda.so");
+  const std::string file = cuda_plugin_file();
   Plugin plugin;
-  void* const library = plugin.library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // The plug-in brings torch's kernels, which take a second and hundreds of megabytes: not where nothing can run them.
+  if (named_file() == nullptr && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    plugin.why_not = "there is no NVIDIA driver here (libcuda.so.1 is not found)";
+    return plugin;
+  }
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     plugin.why_not = "the CUDA plug-in cannot be loaded: " + std::string(dlerror());
     return plugin;
@@ -40,6 +53,14 @@ using Text = std::array<char, 1024>;
 
 }  // namespace
 
+std::string cuda_plugin_file() {
+  if (const char* const named = named_file()) return named;
+  std::error_code none;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", none);
+  const std::filesystem::path beside = program.parent_path().parent_path() / "lib" / kFile;
+  return std::filesystem::exists(beside, none) ? beside.string() : kFile;
+}
+
 CudaDevices cuda_devices() {
   const Plugin& plugin = loaded();
   if (plugin.device_count == nullptr) return {.why_none = plugin.why_not};
@@ -58,7 +79,8 @@ std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options) {
 }
 
 void* cuda_plugin_symbol(const char* name) {
-  return loaded().library == nullptr ? nullptr : dlsym(loaded().library, name);
+  static void* const library = dlopen(cuda_plugin_file().c_str(), RTLD_NOW | RTLD_LOCAL);
+  return library == nullptr ? nullptr : dlsym(library, name);
 }
 
 }  // namespace strata::engine

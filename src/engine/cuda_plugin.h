@@ -12,6 +12,8 @@ namespace strata::engine {
 // lib beside the program's own, else what the loader finds under that name. It is loaded once and never unloaded:
 // CUDA's libraries do not survive that. Thread-safe.
 
+std::string cuda_plugin_file();
+
 struct CudaDevices {
   int count = 0;
   std::string why_none = "";  // where count is 0
@@ -23,7 +25,8 @@ CudaDevices cuda_devices();
 // Throws: DeviceError that says why the plug-in or the device cannot be used.
 std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options);
 
-// Another C function of the plug-in, or of the CUDA runtime that it brings along; null where there is none.
+// Another C function of the plug-in, or of the CUDA libraries that it brings along; null where there is none. Loads the
+// plug-in also where there is no driver, so that it can be asked what it is built with.
 void* cuda_plugin_symbol(const char* name);
 
 }  // namespace strata::engine

@@ -39,7 +39,7 @@ std::string cuda_version(int version) {
   return version == 0 ? "" : std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Asks the CUDA runtime that the plug-in brings along, which answers without a device.
+// Asks a CUDA library that the plug-in brings along, which answers without a device.
 int version_by(const char* function) {
   using GetVersion = int(int*);
   int version = 0;
@@ -55,13 +55,23 @@ Finding examine_cuda() {
   Finding finding{.subject = "CUDA",
                   .verdict = loads && !driver.empty() ? Verdict::Ok : Verdict::Missing,
                   .text = (loads ? "plug-in loads, runtime " + (runtime.empty() ? "unknown" : runtime)
-                                 : "no plug-in, so no runtime") +
+                                 : "no plug-in (" + cuda_plugin_file() + "), so no runtime") +
                           (driver.empty() ? std::string(", no driver") : ", driver for CUDA up to " + driver)};
   if (!module.empty()) finding.text += " (" + module + ")";
   if (!loads) finding.advice = "build where nvcc is found, or name the library in STRATA_CUDA_PLUGIN";
   if (loads && driver.empty()) finding.advice = "install NVIDIA's driver; in a container, start it with the GPUs";
   finding.facts = {{"plugin", loads}, {"runtime", runtime}, {"driver", driver}, {"kernel_module", module}};
   return finding;
+}
+
+Nccl read_nccl() {
+  Nccl nccl{.built_in = cuda_plugin_symbol("strata_make_nccl_backend") != nullptr};
+  const int version = nccl.built_in ? version_by("ncclGetVersion") : 0;  // 22809 is 2.28.9
+  if (version > 0) {
+    nccl.version = std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+                   std::to_string(version % 100);
+  }
+  return nccl;
 }
 
 cuda::DeviceFacts facts_of_device(int device) {
@@ -126,7 +136,7 @@ std::vector<Finding> examine_machine(const std::vector<std::filesystem::path>& f
   for (Finding& gpu : examine_gpus(devices, facts_of_device)) {
     found.push_back(std::move(gpu));
   }
-  found.push_back(examine_nccl(comm::probe_nccl(), devices.count));
+  found.push_back(examine_nccl(read_nccl(), devices.count));
   found.push_back(examine_cpus(usable_cpus(), static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))),
                                cpu_adam::resolve_isa(cpu_adam::Isa::Auto)));
   found.push_back(examine_products(zero::fp32_speed_over(DType::BF16)));
@@ -175,19 +185,17 @@ std::vector<Finding> examine_gpus(const CudaDevices& devices, const std::functio
   return found;
 }
 
-Finding examine_nccl(const comm::NcclProbe& nccl, int gpus) {
+Finding examine_nccl(const Nccl& nccl, int gpus) {
   Finding finding{.subject = "NCCL",
-                  .verdict = nccl.loads && gpus > 0 ? Verdict::Ok : Verdict::Missing,
-                  .text = "",
-                  .facts = {{"plugin", nccl.loads}, {"version", nccl.version}}};
-  if (!nccl.loads) {
-    finding.text = "no plug-in: " + nccl.why_not;
-    finding.advice =
-        "ranks speak through Gloo; for NCCL build with the CUDA toolkit and nccl.h, or set STRATA_NCCL_PLUGIN";
-  } else {
-    finding.text = "plug-in loads, NCCL " + (nccl.version.empty() ? "of unknown version" : nccl.version);
+                  .verdict = nccl.built_in && gpus > 0 ? Verdict::Ok : Verdict::Missing,
+                  .text = "not in the CUDA plug-in",
+                  .facts = {{"built_in", nccl.built_in}, {"version", nccl.version}}};
+  if (nccl.built_in) {
+    finding.text = "in the CUDA plug-in, version " + (nccl.version.empty() ? "unknown" : nccl.version);
     if (gpus == 0) finding.text += ", no GPU to use it on";
     if (gpus == 0) finding.advice = "ranks speak through Gloo";
+  } else {
+    finding.advice = "ranks speak through Gloo; for NCCL build with the CUDA toolkit, nccl.h and torch for CUDA";
   }
   return finding;
 }

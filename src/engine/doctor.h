@@ -10,7 +10,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "comm/nccl_probe.h"
 #include "cpu_adam/isa.h"
 #include "engine/cuda_plugin.h"
 
@@ -32,13 +31,18 @@ struct Finding {
 };
 
 // Reads and probes the machine, with a few tens of milliseconds of matrix products, a file of 64 KiB in each of
-// `folders` that is gone afterwards, and the plug-ins of CUDA and NCCL loaded. What a machine lacks is a finding.
+// `folders` that is gone afterwards, and the CUDA plug-in loaded. What a machine lacks is a finding.
 // Throws: ConfigError when one of `folders` is no folder.
 std::vector<Finding> examine_machine(const std::vector<std::filesystem::path>& folders);
 
 // What the findings say of what was read.
 std::vector<Finding> examine_gpus(const CudaDevices& devices, const std::function<cuda::DeviceFacts(int)>& facts_of);
-Finding examine_nccl(const comm::NcclProbe& nccl, int gpus);
+
+struct Nccl {
+  bool built_in = false;     // into the CUDA plug-in
+  std::string version = "";  // "2.28.9"; empty where it does not say
+};
+Finding examine_nccl(const Nccl& nccl, int gpus);
 
 struct Ram {
   std::uint64_t total = 0;
@@ -51,8 +55,8 @@ Finding examine_swap(std::uint64_t total, std::uint64_t used);
 Finding examine_locked_memory(std::optional<std::uint64_t> limit, bool exempt, std::uint64_t available_ram);
 
 struct HugePages {
-  std::uint64_t free = 0;   // of the reserve
-  std::uint64_t bytes = 0;  // of one
+  std::uint64_t free = 0;        // of the reserve
+  std::uint64_t bytes = 0;       // of one
   std::string transparent = "";  // "always", "madvise", "never"; empty where the kernel does not say
 };
 Finding examine_huge_pages(const HugePages& pages);

@@ -7,6 +7,7 @@
 #include "comm/planned_ranks.h"
 #include "core/error.h"
 #include "engine/agreement.h"
+#include "engine/cuda_plugin.h"
 #include "engine/engine_impl.h"
 
 namespace strata::engine {
@@ -89,7 +90,7 @@ std::string Engine::Impl::description() const {
 
 std::unique_ptr<Engine> Engine::create(const EngineConfig& config) try {
   ModelParts parts = make_model_parts(config);
-  PerTier budgets = resolve_budgets(config);
+  PerTier budgets = resolve_budgets(config, parts.gpu);
   if (config.comm) budgets = smallest_budgets(*config.comm, budgets);
   MemoryPlan plan = make_plan(plan_request(config, parts, budgets));
   if (config.comm) require_same_run(*config.comm, config, *parts.compute, plan);
@@ -111,8 +112,11 @@ MemoryPlan Engine::plan(const EngineConfig& run, std::size_t ranks, std::size_t 
     config.node_comm = std::make_shared<comm::PlannedRanks>(per_node);
     config.across_comm = std::make_shared<comm::PlannedRanks>(ranks / per_node);
   }
-  const ModelParts parts = make_model_parts(config);
-  return make_plan(plan_request(config, parts, resolve_budgets(config, ranks > 0 ? Machine::Other : Machine::This)));
+  // Without a GPU here the run is another machine's.
+  const bool elsewhere = ranks > 0 || (config.cuda_device && cuda_devices().count == 0);
+  const Machine machine = elsewhere ? Machine::Other : Machine::This;
+  const ModelParts parts = make_model_parts(config, machine);
+  return make_plan(plan_request(config, parts, resolve_budgets(config, parts.gpu, machine)));
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

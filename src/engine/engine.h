@@ -31,9 +31,10 @@ struct StepSummary {
   double seconds = 0;
   double forward_seconds = 0;  // compute only
   double backward_seconds = 0;
-  double optimizer_seconds = 0;
-  double stall_seconds = 0;       // none of the three was running
-  double stall_nvme_seconds = 0;  // of those, at most what callers waited for pages
+  double optimizer_seconds = 0;      // on either site
+  double device_update_seconds = 0;  // of those, on the device
+  double stall_seconds = 0;          // none of the three was running
+  double stall_nvme_seconds = 0;     // of those, at most what callers waited for pages
   // The step's time if compute and every drive overlapped fully, each at the rate it was measured at (a tuned drive's
   // profile, else the best rates of this run); absent while a rate is unknown. And which of them it is.
   std::optional<double> ideal_seconds;

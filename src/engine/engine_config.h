@@ -81,6 +81,9 @@ struct EngineConfig {
   std::optional<LossScaleConfig> loss_scale;
   OptimizerConfig optimizer;  // which one, and how its states are stored; changes bits but for an exact master
 
+  // The GPU to compute on, as this process counts them; absent: the host is the device.
+  std::optional<int> cuda_device;
+
   // Bytes per tier; absent: measured. The nvme tier exists when nvme_paths is not empty.
   std::optional<std::uint64_t> device_budget, host_budget, nvme_budget;
   // Homes; absent: chosen from the budgets, gradients on nvme only where they fit nowhere else.

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/executor.h"
-#include "core/host_device.h"
 #include "core/local_communicator.h"
 #include "cpu_adam/cpu_optimizer.h"
 #include "cpu_adam/cpu_shard_math.h"
+#include "engine/accelerator.h"
 #include "engine/engine.h"
 #include "engine/ideal.h"
 #include "engine/page_plan.h"
@@ -21,7 +21,6 @@
 #include "offload/shard_store.h"
 #include "zero/layer_runner.h"
 #include "zero/optimizer_pipeline.h"
-#include "zero/torch_allocator.h"
 
 namespace strata::engine {
 
@@ -132,6 +131,7 @@ class Engine::Impl {
     return slice(group, shards_[group].states[s], states_[s].elements_per_value);
   }
   hf::TensorCatalog checked_catalog() const;
+  void pin(std::span<std::byte> pages);
   void read_weights();
   // Of one group: what was gathered of them before is out of date.
   void parameters_changed(std::size_t group) { groups_[group].update_until({}); }
@@ -174,24 +174,21 @@ class Engine::Impl {
   // Times and bytes since the last call.
   void measure(StepSummary& summary);
   void add_traffic(StepSummary& summary);
+  std::vector<ResourceTime> computing(const StepSummary& summary) const;
   void add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const;
   StepContext step_context(double learning_rate, float grad_scale) const;
   zero::Streams streams() { return {*copy_in_, *copy_out_, *comm_stream_, *compute_stream_}; }
 
   // Destroyed in reverse order: first what runs, last what pays.
-  HostDevice device_;
+  const std::unique_ptr<Accelerator> accelerator_;
+  Device& device_;
   Budget host_budget_;
   Budget nvme_budget_;
-  std::unique_ptr<zero::TorchAllocator> torch_allocator_;
   std::unique_ptr<Parallel> pool_;
   std::unique_ptr<Parallel> one_thread_;
-  std::unique_ptr<Parallel> device_thread_;
-  std::unique_ptr<Parallel> device_pool_;  // of updates there, which run beside those on the host
   cpu_adam::CpuOptimizer optimizer_;
-  cpu_adam::CpuOptimizer device_optimizer_;
   cpu_adam::CpuShardMath host_math_;
   cpu_adam::CpuShardMath adder_math_;
-  cpu_adam::CpuShardMath device_math_;  // of the comm stream
   Collectives collectives_;
   Communicator& comm_;  // every rank of the run
   SlotPool pages_;
@@ -200,6 +197,7 @@ class Engine::Impl {
   Buffer file_buffer_;
   const Reservation communicators_;  // what EngineConfig's hold
   offload::HostTier host_tier_;
+  std::vector<std::unique_ptr<cuda::PinnedRegion>> pinned_;  // of the memory above
   offload::DeviceTier device_tier_;
   std::vector<nvme::DeviceProfile> profiles_;  // of the paths
   std::unique_ptr<nvme::NvmeStore> nvme_store_;

@@ -151,7 +151,8 @@ void Engine::Impl::measure(StepSummary& summary) {
   summary.seconds = seconds_between(reported_at_, now);
   summary.forward_seconds = busy.of(zero::Work::Forward);
   summary.backward_seconds = busy.of(zero::Work::Backward);
-  summary.optimizer_seconds = busy.of(zero::Work::Update);
+  summary.device_update_seconds = busy.of(zero::Work::DeviceUpdate);
+  summary.optimizer_seconds = busy.of(zero::Work::Update) + summary.device_update_seconds;
   summary.stall_seconds = std::max(0.0, summary.seconds - busy.any);
   reported_at_ = now;
   add_traffic(summary);
@@ -172,10 +173,20 @@ void Engine::Impl::add_traffic(StepSummary& summary) {
   reported_ = now;
 }
 
-// On the host device products, updates and copies share the cores, so compute is one resource; each drive is another.
+// On the host device products, updates and copies share the cores, so they are one resource. Beside a GPU the
+// processor's updates are another, and so is each direction of the link.
+std::vector<ResourceTime> Engine::Impl::computing(const StepSummary& summary) const {
+  if (!config.cuda_device) return {{"compute", summary.seconds - summary.stall_seconds}};  // one of them was running
+  const zero::UpdateCosts& costs = parts.update_costs;
+  return {{"compute", summary.forward_seconds + summary.backward_seconds + summary.device_update_seconds},
+          {"cpu update", summary.optimizer_seconds - summary.device_update_seconds},
+          {"link to the device", static_cast<double>(summary.to_device) * costs.to_device},
+          {"link to the host", static_cast<double>(summary.to_host) * costs.to_host}};
+}
+
+// Each drive is a resource beside those.
 void Engine::Impl::add_ideal(StepSummary& summary, const BlobStoreStats& before, const BlobStoreStats& after) const {
-  std::vector<ResourceTime> resources{
-      {"compute", summary.seconds - summary.stall_seconds}};  // at least one of the three was running
+  std::vector<ResourceTime> resources = computing(summary);
   for (std::size_t i = 0; i < after.drives.size(); ++i) {
     const DriveStats& drive = after.drives[i];
     summary.nvme_busy_seconds = std::max(summary.nvme_busy_seconds, drive.busy_seconds - before.drives[i].busy_seconds);

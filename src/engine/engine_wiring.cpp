@@ -11,11 +11,11 @@ namespace {
 
 using offload::TierKind;
 
-HostDeviceOptions device_options(const EngineConfig& config) {
-  HostDeviceOptions options;
-  if (config.adversarial_streams) options.mode = HostDeviceOptions::Mode::Adversarial;
-  options.seed = config.seed;
-  return options;
+AcceleratorNeeds needs_of(const EngineConfig& config, const MemoryPlan& plan) {
+  return {.budget_bytes = plan.budgets[0],
+          .torch_bytes = plan.torch_bytes,
+          // Beside those on the host.
+          .update_threads = plan.updates.device_share > 0 ? config.adam_threads : 1};
 }
 
 nvme::NvmeOptions nvme_options(const EngineConfig& config, std::span<std::byte> pages, std::uint64_t chunk_bytes) {
@@ -54,25 +54,25 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
     : config(engine_config),
       parts(std::move(model_parts)),
       plan(std::move(memory_plan)),
-      device_(plan.budgets[0], device_options(config)),
+      accelerator_(make_accelerator(config, needs_of(config, plan))),
+      device_(accelerator_->device()),
       host_budget_("host", plan.budgets[1]),
       nvme_budget_("nvme", plan.budgets[2]),
-      torch_allocator_(std::make_unique<zero::TorchAllocator>(device_.budget())),
       pool_(make_thread_pool(config.adam_threads)),
       one_thread_(make_thread_pool(1)),
-      device_thread_(make_thread_pool(1)),
-      device_pool_(make_thread_pool(plan.updates.device_share > 0 ? config.adam_threads : 1)),
       optimizer_(*pool_, config.optimizer),
-      device_optimizer_(*device_pool_, config.optimizer),
       host_math_(*pool_),
       adder_math_(*one_thread_),
-      device_math_(*device_thread_),
-      collectives_(config, parts.shape, device_, device_math_),
+      collectives_(config, parts.shape, device_, accelerator_->math()),
       comm_(collectives_.all()),
       pages_(allocate_host(host_budget_, plan.slots * plan.slot_bytes, MemoryTag::Staging), plan.slot_bytes),
       file_buffer_(allocate_host(host_budget_, kFileBufferBytes, MemoryTag::Staging)),
       communicators_(host_budget_.reserve(config.communicator_bytes, MemoryTag::Staging)),
-      host_tier_(host_budget_),
+      host_tier_(host_budget_,
+                 [this](std::span<std::byte> pages, MemoryTag tag) {
+                   // States cross the link only where the device updates them.
+                   if (tag != MemoryTag::OptimState || plan.updates.device_share > 0) pin(pages);
+                 }),
       device_tier_(device_),
       compute_(std::move(parts.compute)),
       states_(config.training ? optimizer_.states(config.param_type) : std::vector<StateSpec>{}),
@@ -85,9 +85,11 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       update_in_(device_.create_stream("update-in")),
       update_stream_(device_.create_stream("update")),
       update_out_(device_.create_stream("update-out")) {
+  pin(pages_.region());
   if (plan.grad_staging_slots > 0) {
     grad_staging_.emplace(allocate_host(host_budget_, plan.grad_staging_slots * plan.slot_bytes, MemoryTag::Staging),
                           plan.slot_bytes);
+    pin(grad_staging_->region());
   }
   for (std::size_t i = 0; plan.updates.staging_bytes > 0 && i < zero::kUpdateStagingSets; ++i) {
     update_staging_.push_back(device_.allocate(plan.updates.staging_bytes, MemoryTag::Staging));
@@ -108,10 +110,14 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   choose_update_sites();
   wire();
   const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
-  compute_stream_->launch([threads, allocator = torch_allocator_.get()] {
-    allocator->pay_on_this_thread();
+  compute_stream_->launch([threads, accelerator = accelerator_.get()] {
+    accelerator->begin_compute();
     zero::set_torch_threads(threads);
   });
+}
+
+void Engine::Impl::pin(std::span<std::byte> pages) {
+  if (auto region = accelerator_->pin(pages)) pinned_.push_back(std::move(region));
 }
 
 std::array<offload::Tier*, offload::kTiers> Engine::Impl::tiers() {
@@ -218,10 +224,10 @@ void Engine::Impl::wire() {
   }
   reducer_ = std::make_unique<zero::GradReducer>(pointers, shards_, std::move(options), *store_, *grad_slots_,
                                                  grad_staging_ ? &*grad_staging_ : nullptr, collectives_.gradients(),
-                                                 streams(), adder_, adder_math_, device_math_, counters_);
+                                                 streams(), adder_, adder_math_, accelerator_->math(), counters_);
   device_updates_ = std::make_unique<zero::DeviceUpdates>(
-      device_optimizer_, update_staging_, zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_},
-      counters_, busy_);
+      accelerator_->optimizer(), update_staging_,
+      zero::DeviceUpdates::Streams{*update_in_, *update_stream_, *update_out_}, counters_, busy_);
   pipeline_ = std::make_unique<zero::OptimizerPipeline>(pointers, updates_, *store_, optimizer_, device_updates_.get(),
                                                         update_thread_, busy_, zero::update_lane(update_time()));
   const std::vector<bool> held = zero::last_groups(*compute_, plan.held_layers);

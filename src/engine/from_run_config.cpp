@@ -1,5 +1,7 @@
 #include "engine/from_run_config.h"
 
+#include "engine/cuda_plugin.h"
+
 namespace strata::engine {
 namespace {
 
@@ -69,8 +71,14 @@ IoBackend backend_of(IoBackendChoice choice) {
 
 }  // namespace
 
+std::optional<int> cuda_device_of(DeviceChoice choice) {
+  const bool gpu = choice == DeviceChoice::Cuda || (choice == DeviceChoice::Auto && cuda_devices().count > 0);
+  return gpu ? std::optional(0) : std::nullopt;
+}
+
 EngineConfig engine_config(const RunConfig& run) {
   EngineConfig config;
+  config.cuda_device = cuda_device_of(run.strata.device);
   config.model = run.model_name_or_path;
   config.frozen_parameters = run.frozen_parameters;
   config.param_type = run.fp16 ? DType::F16 : run.bf16 ? DType::BF16 : DType::F32;

@@ -7,18 +7,20 @@
 #include "comm/job.h"
 #include "core/budget.h"
 #include "core/buffer.h"
+#include "core/bytes.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "cpu_adam/cpu_shard_math.h"
+#include "engine/cuda_plugin.h"
 
 namespace strata::engine {
 namespace {
 
-// Everything that a communicator refers to, in the order in which it may go.
-struct Held {
-  Held(comm::Job& job, const std::string& name, const std::vector<std::size_t>& ranks)
-      : staging("communicator", comm::communicator_staging_bytes(ranks.empty() ? job.world() : ranks.size())),
-        comm(job.communicator(math, allocate_host(staging, staging.limit(), MemoryTag::Staging), name, ranks)) {}
+// Everything that a communicator in host memory refers to, in the order in which it may go.
+struct OnHost {
+  OnHost(comm::Job& job, const std::string& name, const std::vector<std::size_t>& ranks, std::uint64_t staging_bytes)
+      : staging("communicator", staging_bytes),
+        comm(job.communicator(math, allocate_host(staging, staging_bytes, MemoryTag::Staging), name, ranks)) {}
 
   Budget staging;
   // The stream's own thread: more would take the cores of compute to wait for a slower network.
@@ -27,12 +29,37 @@ struct Held {
   std::shared_ptr<Communicator> comm;
 };
 
+// And of one in a GPU's memory.
+struct OnGpu {
+  OnGpu(comm::Job& job, const std::string& name, const std::vector<std::size_t>& ranks, int device,
+        std::uint64_t staging_bytes)
+      : gpu(open_cuda({.device = device, .budget_bytes = staging_bytes})),
+        math(gpu->math()),
+        comm(job.communicator(*math, gpu->device().allocate(staging_bytes, MemoryTag::Staging), name, ranks,
+                              comm::NcclDevice{.device = device, .plugin = cuda_plugin_file()})) {}
+
+  std::unique_ptr<cuda::Backend> gpu;
+  std::unique_ptr<ShardMath> math;
+  std::shared_ptr<Communicator> comm;
+};
+
+bool computes_on_gpu(const EngineConfig& config) {
+  return config.cuda_device &&
+         open_cuda({.device = *config.cuda_device, .budget_bytes = kPageBytes})->computes_with_torch();
+}
+
 }  // namespace
 
 void connect_ranks(comm::Job& job, std::size_t ranks_per_node, EngineConfig& config) {
+  const bool on_gpu = computes_on_gpu(config);
   const auto connect = [&](const std::string& name, const std::vector<std::size_t>& ranks) {
-    const auto held = std::make_shared<Held>(job, name, ranks);
-    config.communicator_bytes += held->staging.limit();
+    const std::uint64_t staging = comm::communicator_staging_bytes(ranks.empty() ? job.world() : ranks.size());
+    if (on_gpu) {
+      const auto held = std::make_shared<OnGpu>(job, name, ranks, *config.cuda_device, staging);
+      return std::shared_ptr<Communicator>(held, held->comm.get());
+    }
+    const auto held = std::make_shared<OnHost>(job, name, ranks, staging);
+    config.communicator_bytes += staging;
     return std::shared_ptr<Communicator>(held, held->comm.get());
   };
   config.comm = connect("all", {});

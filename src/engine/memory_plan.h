@@ -74,6 +74,7 @@ struct MemoryPlan {
   std::size_t grad_staging_slots = 0;
   UpdatePlan updates;
   std::uint64_t look_ahead_bytes = 0;
+  std::uint64_t torch_bytes = 0;  // of the device: activations and kept graphs
   std::vector<PlanRow> rows;
   PerTier need{};  // sums of the rows
   PerTier budgets{};

@@ -6,9 +6,12 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/parallel.h"
 #include "cpu_adam/cpu_optimizer.h"
+#include "engine/cuda_plugin.h"
 #include "engine/machine.h"
+#include "engine/update_probe.h"
 #include "models/decoder.h"
 #include "zero/torch_host.h"
 #include "zero/torch_layer_compute.h"
@@ -21,12 +24,23 @@ using offload::TierKind;
 
 // Code, thread stacks and the scratch of matrix products: what the process holds outside every budget.
 constexpr std::uint64_t kProcessBase = 512_MiB;
+// Of a GPU: modules and handles that CUDA and torch load after the memory was asked for.
+constexpr std::uint64_t kGpuBase = 512_MiB;
+// What torch's allocator on a GPU takes beyond its tensors: the workspace of matrix products, and rounding to blocks.
+// Unproven: no GPU has run this.
+constexpr std::uint64_t kGpuWorkspace = 96_MiB;
+constexpr std::uint64_t kGpuRounding = 20;  // one part in so many
+// What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes as measured elsewhere (25 GB/s),
+// and device memory of 1 TB/s.
+constexpr double kAssumedLink = 1 / 25e9;
+constexpr double kAssumedDeviceByte = 1 / 1e12;
 // Upcasting costs memory and time of its own, so fp32 must be clearly faster.
 constexpr double kUpcastPays = 1.5;
 
 Compute choose_compute(const EngineConfig& config) {
   if (config.param_type == DType::F32) return Compute::ParamType;
   if (config.compute != Compute::Auto) return config.compute;
+  if (config.cuda_device) return Compute::ParamType;
   return zero::fp32_speed_over(config.param_type) >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
 }
 
@@ -43,10 +57,48 @@ std::uint64_t free_on_drives(const EngineConfig& config) {
   return bytes / 20 * 19;  // a file system that is full to the last block is slow and breaks others
 }
 
+Gpu ask_gpu(int device) {
+  const auto backend = open_cuda({.device = device, .budget_bytes = kPageBytes});
+  return {.facts = backend->facts(), .computes_with_torch = backend->computes_with_torch()};
+}
+
+zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {
+  UpdateProbe probe{config.optimizer, config.param_type, config.adam_threads, std::nullopt};
+  if (gpu_is_here) probe.cuda_device = config.cuda_device;
+  zero::UpdateCosts costs = measure_update_costs(probe);
+  if (!config.cuda_device || gpu_is_here) return costs;
+  log::info("the GPU of this plan is not here: a link of 25 GB/s each way and device memory of 1 TB/s are assumed");
+  costs.to_device = costs.to_host = kAssumedLink;
+  costs.device_update =
+      kAssumedDeviceByte * 2 *
+      (state_bytes_per_element(config.optimizer, config.param_type) + static_cast<double>(bytes_of(config.param_type)));
+  costs.cores = zero::UpdateCosts::Cores::Own;
+  return costs;
+}
+
+std::uint64_t device_budget_on(const EngineConfig& config, const std::optional<Gpu>& gpu, Machine machine) {
+  if (!gpu || machine == Machine::Other) {
+    if (config.device_budget) return *config.device_budget;
+    throw ConfigError("strata.budgets.device is needed: the GPU of the run is not here to be asked for its memory");
+  }
+  const std::uint64_t free = gpu->facts.free_bytes;
+  if (config.device_budget.value_or(0) > free) {
+    throw OutOfBudget("strata.budgets.device asks for " + format_bytes(*config.device_budget) + ", but of the " +
+                          format_bytes(gpu->facts.total_bytes) + " of " + gpu->facts.name + " only " +
+                          format_bytes(free) + " are free; lower strata.budgets.device or end what else uses the GPU",
+                      *config.device_budget, free);
+  }
+  return config.device_budget.value_or(free > kGpuBase ? (free - kGpuBase) / 20 * 19 : 0);
+}
+
 }  // namespace
 
-ModelParts make_model_parts(const EngineConfig& config) {
+ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
   ModelParts parts;
+  // First, so that torch finds CUDA when it looks for it.
+  if (config.cuda_device && (machine == Machine::This || cuda_devices().count > 0)) {
+    parts.gpu = ask_gpu(*config.cuda_device);
+  }
   parts.config = hf::read_model_config(config.model);
   if (config.max_tokens > parts.config.max_position_embeddings && parts.config.max_position_embeddings > 0) {
     throw ConfigError("max_seq_length " + std::to_string(config.max_tokens) +
@@ -66,12 +118,18 @@ ModelParts make_model_parts(const EngineConfig& config) {
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
   parts.graph_bytes = model->graph_bytes(config.batch_size, config.max_tokens);
-  if (config.training && config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device) {
-    parts.update_costs = measure_update_costs(config.optimizer, config.param_type, config.adam_threads);
+  const bool chooses = config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device;
+  if (config.training && (chooses || config.cuda_device)) {  // a GPU's link is also part of the ideal step
+    parts.update_costs = update_costs(config, parts.gpu.has_value());
     if (config.comm) agree(*config.comm, parts.update_costs);
   }
-  parts.compute =
-      zero::make_torch_layer_compute(std::move(model), config.param_type, parts.shape.shards(), parts.shape.replicas());
+  std::optional<int> torch_device;
+  if (parts.gpu && parts.gpu->computes_with_torch) {
+    torch_device = config.cuda_device;
+    parts.activation_bytes += parts.activation_bytes / kGpuRounding + kGpuWorkspace;
+  }
+  parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, parts.shape.shards(),
+                                                 parts.shape.replicas(), torch_device);
   return parts;
 }
 
@@ -79,24 +137,28 @@ std::vector<zero::GroupDecl> parameter_groups(const hf::ModelConfig& config) {
   return models::make_decoder(config, models::DecoderOptions{})->groups();
 }
 
-PerTier resolve_budgets(const EngineConfig& config, Machine machine) {
+PerTier resolve_budgets(const EngineConfig& config, const std::optional<Gpu>& gpu, Machine machine) {
   // Ranks on this machine share its memory and its drives alike.
   const std::uint64_t ranks = std::max<std::size_t>(config.local_ranks, 1);
   const std::uint64_t available = available_ram_bytes() / ranks;
   const std::uint64_t usable = available > 2 * kProcessBase ? (available - kProcessBase) / 10 * 9 : 0;
-  const std::uint64_t asked = config.device_budget.value_or(0) + config.host_budget.value_or(0);
+  const bool host_is_device = !config.cuda_device;
+  const std::uint64_t asked = (host_is_device ? config.device_budget.value_or(0) : 0) + config.host_budget.value_or(0);
   if (asked > available && machine == Machine::This) {
-    throw OutOfBudget("strata.budgets ask for " + format_bytes(asked) +
-                          " of RAM (the host device and the host tier share it), but only " + format_bytes(available) +
-                          (ranks > 1 ? " are available to each of the " + std::to_string(ranks) + " ranks here"
-                                     : std::string(" are available")) +
-                          "; lower strata.budgets.device or strata.budgets.host",
-                      asked, available);
+    throw OutOfBudget(
+        "strata.budgets ask for " + format_bytes(asked) + " of RAM" +
+            (host_is_device ? " (the host device and the host tier share it)" : "") + ", but only " +
+            format_bytes(available) +
+            (ranks > 1 ? " are available to each of the " + std::to_string(ranks) + " ranks here"
+                       : std::string(" are available")) +
+            (host_is_device ? "; lower strata.budgets.device or strata.budgets.host" : "; lower strata.budgets.host"),
+        asked, available);
   }
   const std::uint64_t left = usable > asked ? usable - asked : 0;
   PerTier budgets{};
-  const bool both_open = !config.device_budget && !config.host_budget;
-  budgets[0] = config.device_budget.value_or(both_open ? left / 2 : left);
+  const bool both_open = host_is_device && !config.device_budget && !config.host_budget;
+  budgets[0] = host_is_device ? config.device_budget.value_or(both_open ? left / 2 : left)
+                              : device_budget_on(config, gpu, machine);
   budgets[1] = config.host_budget.value_or(both_open ? left / 2 : left);
   if (config.nvme_paths.empty()) return budgets;
   const std::uint64_t free = free_on_drives(config) / ranks;

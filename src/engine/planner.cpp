@@ -349,9 +349,11 @@ void Planner::fill_rows(MemoryPlan& plan, const StepOrder& order) const {
   add_row(plan, "gather buffers", TierKind::Device, zero::total_bytes(plan.gather_slots));
   add_row(plan, "gradient buffers", TierKind::Device, zero::total_bytes(plan.grad_slots));
   add_row(plan, "gradient sums", TierKind::Device, zero::total_bytes(plan.grad_sum_slots));
-  add_row(plan, "activations", TierKind::Device,
-          request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes);
-  add_row(plan, "kept graphs", TierKind::Device, plan.kept_graphs * graph_bytes(order));
+  const std::uint64_t activations = request_.activation_bytes + (order.open - 1) * request_.open_micro_batch_bytes;
+  const std::uint64_t graphs = plan.kept_graphs * graph_bytes(order);
+  add_row(plan, "activations", TierKind::Device, activations);
+  add_row(plan, "kept graphs", TierKind::Device, graphs);
+  plan.torch_bytes = activations + graphs;
   add_row(plan, "collectives", TierKind::Device, collective_scratch_bytes(request_.shape));
   add_row(plan, "update staging", TierKind::Device, zero::kUpdateStagingSets * plan.updates.staging_bytes);
   add_row(plan, "pages (staging and cache)", TierKind::Host, plan.slots * plan.slot_bytes);

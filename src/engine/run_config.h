@@ -34,7 +34,7 @@ struct ResumeConfig {
 
 enum class ReportTo : std::uint8_t { None, Jsonl };
 enum class SaveStrategy : std::uint8_t { No, Steps };
-enum class DeviceChoice : std::uint8_t { Auto, Host };
+enum class DeviceChoice : std::uint8_t { Auto, Host, Cuda };
 enum class ComputeChoice : std::uint8_t { Auto, Bf16, Fp16, Fp32 };
 enum class AccumulationChoice : std::uint8_t { Auto, Horizontal, Vertical };
 enum class UpdateSiteChoice : std::uint8_t { Auto, Host, Device, Streamed };

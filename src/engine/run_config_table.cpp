@@ -196,7 +196,10 @@ void add_strata(std::vector<Setting>& rows) {
       "strata.rank_independent_sums", "", STRATA_FIELD(strata.rank_independent_sums), kAny,
       "true = add gradients one micro-batch after the other, so that the same global batch gives the same bits on any "
       "number of ranks; for fp32 and untied embeddings.");
-  s.add("strata.device", "", STRATA_FIELD(strata.device), kAny, "host = train on the processor.");
+  s.add("strata.device", "", STRATA_FIELD(strata.device), kAny,
+        "Where the model computes: cuda = on a GPU, each rank of a machine on one of its own; host = on the processor; "
+        "auto = "
+        "on a GPU where there is one.");
   s.add_auto_group("strata.budgets", STRATA_FIELD(strata.budgets), "auto = all three measured, with a margin.");
   s.add("strata.budgets.device", "", STRATA_FIELD(strata.budgets.device), kPositive, "Device memory that may be used.");
   s.add("strata.budgets.host", "", STRATA_FIELD(strata.budgets.host), kPositive, "Host memory that may be used.");

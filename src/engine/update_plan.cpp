@@ -1,13 +1,9 @@
 #include "engine/update_plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <limits>
 
 #include "core/bytes.h"
-#include "core/host_device.h"
-#include "cpu_adam/cpu_optimizer.h"
 #include "zero/update_parts.h"
 
 namespace strata::engine {
@@ -15,10 +11,6 @@ namespace {
 
 using offload::Access;
 using offload::TierKind;
-
-// Large enough that an update of AdamW leaves most caches, small enough for a start that nobody notices.
-constexpr std::size_t kProbeNumel = 1 << 20;
-constexpr int kProbeRounds = 3;
 
 std::vector<zero::UpdatePart> parts_of(const UpdateShape& shape, const Placement& placement, TierKind states) {
   std::vector<zero::UpdatePart> parts{{shape.param_type, 1, shape.param_access, placement.param},
@@ -35,17 +27,6 @@ std::vector<std::uint64_t> units_of(std::uint64_t numel, std::uint64_t page_nume
   for (std::uint64_t first = 0; first < numel; first += page_numel)
     units.push_back(std::min(page_numel, numel - first));
   return units;
-}
-
-template <typename Fn>
-double best_seconds(Fn&& fn) {
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kProbeRounds; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    fn();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return best;
 }
 
 }  // namespace
@@ -126,38 +107,6 @@ std::string description_of(const UpdatePlan& plan) {
   const std::string streamed =
       plan.streamed_share > 0 ? ", " + percent(plan.streamed_share) + "all states streamed there and back" : "";
   return percent(plan.device_share) + "updates on the device" + streamed;
-}
-
-zero::UpdateCosts measure_update_costs(const OptimizerConfig& config, DType param_type, std::size_t threads) {
-  const std::unique_ptr<Parallel> pool = make_thread_pool(threads);
-  cpu_adam::CpuOptimizer optimizer(*pool, config);
-  const std::vector<StateSpec> specs = optimizer.states(param_type);
-  std::vector<std::vector<std::byte>> memory;
-  const auto zeros = [&](DType dtype, std::size_t numel) {
-    memory.emplace_back(numel * bytes_of(dtype));
-    return TensorSpan{memory.back().data(), dtype, numel};
-  };
-  const TensorSpan param = zeros(param_type, kProbeNumel);
-  const TensorSpan grad = zeros(param_type, kProbeNumel);
-  std::vector<TensorSpan> states;
-  for (const StateSpec& spec : specs) states.push_back(zeros(spec.dtype, spec.values_for(kProbeNumel)));
-  const std::vector<Segment> all{{.name = "probe", .shape = {}, .offset = 0, .numel = kProbeNumel}};
-  zero::UpdateCosts costs;
-  costs.host_update = best_seconds([&] { optimizer.step({}, {param, grad, states, all}).wait(); }) / kProbeNumel;
-
-  std::uint64_t copied = param.bytes();
-  HostDevice device(copied);
-  const Buffer there = device.allocate(copied, MemoryTag::Staging);
-  const std::unique_ptr<Stream> stream = device.create_stream("probe");
-  costs.to_device = costs.to_host = best_seconds([&] {
-                                      stream->copy(there.data(), param.data, copied);
-                                      stream->record().wait();
-                                    }) /
-                                    static_cast<double>(copied);
-  // The device's optimizer is the processor's, on the processor's cores: nothing more to measure.
-  costs.device_update = costs.host_update;
-  costs.cores = zero::UpdateCosts::Cores::Shared;
-  return costs;
 }
 
 }  // namespace strata::engine

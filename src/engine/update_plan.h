@@ -48,8 +48,4 @@ zero::UpdateSites sites_for(UpdateSite site, const zero::UpdateCosts& costs, std
 // "updates on the host", "60 % of updates on the device, 20 % streamed".
 std::string description_of(const UpdatePlan& plan);
 
-// Measures, in a few milliseconds, an update of `threads` threads (0: all) and a copy of the host as a device, whose
-// cores are the processor's own.
-zero::UpdateCosts measure_update_costs(const OptimizerConfig& optimizer, DType param_type, std::size_t threads);
-
 }  // namespace strata::engine

@@ -100,7 +100,7 @@ at::Tensor DecoderBlock::attention(const at::Tensor& x, const zero::MicroBatch& 
   const auto heads = [&](const at::Tensor& y) { return y.view({sequences, tokens, -1, config_.head_dim}); };
   // The table is rebuilt for each use: T * head_dim values beside T * hidden * hidden products, and no state to
   // invalidate.
-  const RopeTable table = rope_table(config_.rope, config_.head_dim, tokens);
+  const RopeTable table = rope_table(config_.rope, config_.head_dim, tokens, x.device());
   const auto rotate = [&](const at::Tensor& y, const at::Tensor& norm) {
     return apply_rope(norm.defined() ? rms_norm(y, norm, config_.rms_norm_eps) : y, table).transpose(1, 2);
   };

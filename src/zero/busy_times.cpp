@@ -19,7 +19,21 @@ const char* name_of(Work work) {
     case Work::Backward:
       return "backward";
     case Work::Update:
+    case Work::DeviceUpdate:
       return "update";
+  }
+  return "?";
+}
+
+const char* row_of(Work work) {
+  switch (work) {
+    case Work::Forward:
+    case Work::Backward:
+      return "compute";
+    case Work::Update:
+      return "optimizer";
+    case Work::DeviceUpdate:
+      return "optimizer on the device";
   }
   return "?";
 }
@@ -28,7 +42,7 @@ const char* name_of(Work work) {
 
 void BusyTimes::add(Work work, std::size_t index, Clock::time_point begin, Clock::time_point end) {
   if (trace_ != nullptr) {
-    const std::uint32_t row = trace_->row(work == Work::Update ? "optimizer" : "compute", Trace::Row::Sequential);
+    const std::uint32_t row = trace_->row(row_of(work), Trace::Row::Sequential);
     trace_->add({row, std::string(name_of(work)) + " " + std::to_string(index), begin, end, 0});
   }
   const std::lock_guard lock(mutex_);

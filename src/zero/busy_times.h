@@ -13,8 +13,8 @@
 
 namespace strata::zero {
 
-enum class Work : std::uint8_t { Forward, Backward, Update };
-inline constexpr std::size_t kWorks = 3;
+enum class Work : std::uint8_t { Forward, Backward, Update, DeviceUpdate };
+inline constexpr std::size_t kWorks = 4;
 
 // Thread-safe: layers run on the compute stream while updates run on a thread of their own.
 class BusyTimes {

@@ -31,7 +31,7 @@ Event DeviceUpdates::start(const Chunk& chunk) {
   }
   streams_.update.wait(streams_.copy_in.record());
   launch_timed(
-      streams_.update, times_, Work::Update, chunk.group,
+      streams_.update, times_, Work::DeviceUpdate, chunk.group,
       [&optimizer = optimizer_, context = chunk.context, on_device, segments = chunk.segments,
        first = chunk.first_element] {
         optimizer.step(context, {on_device[0], on_device[1], std::span(on_device).subspan(2), segments, first}).wait();

@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -21,37 +20,38 @@
 namespace strata::zero {
 namespace {
 
-c10::DataPtr borrowed(void* data) {
-  return {data, c10::Device(c10::DeviceType::CPU)};
+c10::DataPtr borrowed(void* data, c10::Device device) {
+  return {data, device};
 }
 
 // The parameters of one group as leaves whose storages are re-pointed at whatever memory the group is gathered into.
 class TensorBinding final : public StorageBinding {
  public:
-  TensorBinding(const FlatLayout& layout, at::ScalarType type) {
+  TensorBinding(const FlatLayout& layout, const at::TensorOptions& options) : device_(options.device()) {
+    const std::size_t element_bytes = options.dtype().itemsize();
     for (std::size_t i = 0; i < layout.params().size(); ++i) {
       const ParamSlot& slot = layout.params()[i];
-      const std::size_t bytes = slot.numel * c10::elementSize(type);
+      const std::size_t bytes = slot.numel * element_bytes;
       auto storage =
-          c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, borrowed(nullptr),
+          c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, borrowed(nullptr, device_),
                                                 /*allocator=*/nullptr, /*resizable=*/false);
-      at::Tensor tensor = at::empty({0}, at::TensorOptions(type));
+      at::Tensor tensor = at::empty({0}, options);
       tensor.set_(c10::Storage(storage), 0, layout.group().params[i].shape);
       tensors_.push_back(tensor.requires_grad_(layout.group().trainable));
       storages_.push_back(std::move(storage));
-      offsets_bytes_.push_back(slot.offset * c10::elementSize(type));
+      offsets_bytes_.push_back(slot.offset * element_bytes);
     }
   }
 
   void bind(std::byte* data) override {
     STRATA_EXPECTS(data != nullptr, "a group is bound to memory");
     for (std::size_t i = 0; i < storages_.size(); ++i) {
-      storages_[i]->set_data_ptr_noswap(borrowed(data + offsets_bytes_[i]));
+      storages_[i]->set_data_ptr_noswap(borrowed(data + offsets_bytes_[i], device_));
     }
     bound_ = true;
   }
   void unbind() override {
-    for (const auto& storage : storages_) storage->set_data_ptr_noswap(borrowed(nullptr));
+    for (const auto& storage : storages_) storage->set_data_ptr_noswap(borrowed(nullptr, device_));
     bound_ = false;
   }
 
@@ -59,6 +59,7 @@ class TensorBinding final : public StorageBinding {
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
+  const c10::Device device_;
   std::vector<at::Tensor> tensors_;
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages_;
   std::vector<std::size_t> offsets_bytes_;
@@ -67,11 +68,11 @@ class TensorBinding final : public StorageBinding {
 
 class TorchLayerCompute final : public LayerCompute {
  public:
-  TorchLayerCompute(std::unique_ptr<Model> model, DType type, std::size_t world, std::size_t row_parts)
-      : model_(std::move(model)), type_(torch_type(type)) {
+  TorchLayerCompute(std::unique_ptr<Model> model, at::TensorOptions options, std::size_t world, std::size_t row_parts)
+      : model_(std::move(model)), options_(options) {
     for (const GroupDecl& group : model_->groups()) {
       layouts_.emplace_back(group, world, row_parts);
-      bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), type_));
+      bindings_.push_back(std::make_unique<TensorBinding>(layouts_.back(), options_));
     }
     lowest_ = lowest_trained_layer(*this);
   }
@@ -129,7 +130,7 @@ class TorchLayerCompute final : public LayerCompute {
   void pack(std::size_t layer, std::span<const at::Tensor> gradients, std::span<std::byte* const> flat) const;
 
   std::unique_ptr<Model> model_;
-  at::ScalarType type_;
+  at::TensorOptions options_;  // type and device of weights and gradients
   std::vector<FlatLayout> layouts_;
   std::vector<std::unique_ptr<TensorBinding>> bindings_;
   std::size_t lowest_ = 0;  // layer that backward visits
@@ -151,8 +152,9 @@ void TorchLayerCompute::begin(std::size_t micro_batch, const BatchView& batch, P
   open.pass = pass;
   open.inputs.resize(layers());
   open.graphs.resize(layers());
-  open.batch.tokens = copy_ids(batch.tokens, batch.sequences, batch.tokens_each);
-  if (pass != Pass::Generate) open.batch.labels = copy_ids(batch.labels, batch.sequences, batch.tokens_each);
+  const auto there = [&](const at::Tensor& ids) { return ids.to(options_.device()); };
+  open.batch.tokens = there(copy_ids(batch.tokens, batch.sequences, batch.tokens_each));
+  if (pass != Pass::Generate) open.batch.labels = there(copy_ids(batch.labels, batch.sequences, batch.tokens_each));
   open.batch.loss_scale = batch.loss_scale;
 }
 
@@ -201,7 +203,7 @@ void TorchLayerCompute::finish_forward(Open& open, LayerParams params) {
     return;
   }
   const at::Tensor last_position = hidden.select(1, hidden.size(1) - 1).contiguous();
-  open.logits = model_->head().logits(last_position, params).contiguous();
+  open.logits = model_->head().logits(last_position, params).cpu().contiguous();
 }
 
 std::vector<at::Tensor> TorchLayerCompute::differentiate_head(Open& open) {
@@ -260,7 +262,10 @@ void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> grad
                              std::span<std::byte* const> flat) const {
   const std::vector<std::size_t>& groups = groups_of(layer);
   STRATA_EXPECTS(flat.size() == groups.size(), "one flat gradient per group that the layer names");
-  const std::size_t element_bytes = c10::elementSize(type_);
+  const std::size_t element_bytes = options_.dtype().itemsize();
+  const auto at_flat = [&](std::size_t g, std::size_t offset, at::IntArrayRef shape) {
+    return at::from_blob(flat[g] + offset * element_bytes, shape, options_);
+  };
   std::size_t next = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const FlatLayout& layout = layouts_[groups[g]];
@@ -269,27 +274,27 @@ void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> grad
       continue;
     }
     for (std::size_t p = 0; p < layout.params().size(); ++p) {
-      const ParamSlot& slot = layout.params()[p];
-      std::byte* const destination = flat[g] + slot.offset * element_bytes;
+      at::Tensor destination = at_flat(g, layout.params()[p].offset, layout.group().params[p].shape);
       const at::Tensor& gradient = gradients[next++];
       if (gradient.defined()) {
-        at::from_blob(destination, layout.group().params[p].shape, at::TensorOptions(type_)).copy_(gradient);
+        destination.copy_(gradient);
       } else {
-        std::memset(destination, 0, slot.numel * element_bytes);
+        destination.zero_();
       }
     }
-    layout.for_each_gap([&](std::size_t offset, std::size_t numel) {
-      std::memset(flat[g] + offset * element_bytes, 0, numel * element_bytes);
-    });
+    layout.for_each_gap(
+        [&](std::size_t offset, std::size_t numel) { at_flat(g, offset, {static_cast<std::int64_t>(numel)}).zero_(); });
   }
 }
 
 }  // namespace
 
 std::unique_ptr<LayerCompute> make_torch_layer_compute(std::unique_ptr<Model> model, DType type, std::size_t world,
-                                                       std::size_t row_parts) {
+                                                       std::size_t row_parts, std::optional<int> cuda_device) {
   STRATA_EXPECTS(model != nullptr, "a model to compute");
-  return std::make_unique<TorchLayerCompute>(std::move(model), type, world, row_parts);
+  at::TensorOptions options(torch_type(type));
+  if (cuda_device) options = options.device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(*cuda_device));
+  return std::make_unique<TorchLayerCompute>(std::move(model), options, world, row_parts);
 }
 
 }  // namespace strata::zero

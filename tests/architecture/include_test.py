@@ -57,7 +57,7 @@ DOORS = {
     ("cli", "nvme"): ["src/cli/tune.cpp"],
 }
 
-TORCH = ["src/models/", "src/zero/torch_", "src/zero/layer.h", "src/comm/c10d_", "src/comm/gloo_backend", "src/comm/job.cpp", "src/comm/nccl_",
+TORCH = ["src/models/", "src/zero/torch_", "src/zero/layer.h", "src/cuda/torch_interop.cpp", "src/comm/c10d_", "src/comm/gloo_backend", "src/comm/job.cpp", "src/comm/nccl_",
          "src/comm/failure_record.cpp", "src/comm/rank_watch.cpp", "src/comm/store_server.cpp"]
 JSON = ["src/hf/", "src/engine/", "src/cli/", "bench/", "nvme/device_profile.cpp"]
 

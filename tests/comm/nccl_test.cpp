@@ -33,7 +33,7 @@ TEST(NcclBackend, ThePlugInLoadsAndMakesABackendOrSaysWhyNot) {
   struct stat device {};
   const bool has_gpu = stat("/dev/nvidia0", &device) == 0;
 
-  const std::string text = failure_of({.timeout = std::chrono::milliseconds(10000), .plugin = STRATA_NCCL_PLUGIN});
+  const std::string text = failure_of({.timeout = std::chrono::milliseconds(10000), .plugin = STRATA_CUDA_PLUGIN});
 
   if (!has_gpu) {
     EXPECT_THAT(text, HasSubstr("NCCL cannot start: "));

@@ -68,15 +68,15 @@ TEST(DoctorOfGpus, MemoryThatOthersHoldIsSaid) {
   EXPECT_THAT(found[0].advice, HasSubstr("other processes"));
 }
 
-TEST(DoctorOfNccl, TellsCompiledInFromUsable) {
-  EXPECT_EQ(examine_nccl({.loads = true, .version = "2.28.9"}, 1).verdict, Verdict::Ok);
-  const Finding unused = examine_nccl({.loads = true, .version = "2.28.9"}, 0);
-  const Finding none = examine_nccl({.why_not = "cannot open"}, 1);
+TEST(DoctorOfNccl, TellsBuiltInFromUsable) {
+  EXPECT_EQ(examine_nccl({.built_in = true, .version = "2.28.9"}, 1).verdict, Verdict::Ok);
+  const Finding unused = examine_nccl({.built_in = true, .version = "2.28.9"}, 0);
+  const Finding none = examine_nccl({}, 1);
 
   EXPECT_EQ(unused.verdict, Verdict::Missing);
-  EXPECT_THAT(unused.text, HasSubstr("NCCL 2.28.9, no GPU"));
+  EXPECT_THAT(unused.text, HasSubstr("version 2.28.9, no GPU"));
   EXPECT_EQ(none.verdict, Verdict::Missing);
-  EXPECT_THAT(none.text, HasSubstr("cannot open"));
+  EXPECT_THAT(none.text, HasSubstr("not in the CUDA plug-in"));
 }
 
 TEST(DoctorOfMemory, ALimitCountsWhereItIsBelowTheMachine) {

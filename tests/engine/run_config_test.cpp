@@ -338,7 +338,7 @@ TEST(RunConfigChoices, OtherNamesAreRefusedWithTheChoices) {
   EXPECT_THAT(refusal("lr_scheduler_type: linaer"),
               HasSubstr("'linaer' is not one of linear | cosine | constant | constant_with_warmup"));
   EXPECT_THAT(refusal("lr_scheduler_type: polynomial"), HasSubstr("not supported yet: 'polynomial'; use linear | "));
-  EXPECT_THAT(refusal("strata: {device: cuda}"), HasSubstr("strata.device: not supported yet: 'cuda'"));
+  EXPECT_THAT(refusal("strata: {device: rocm}"), HasSubstr("'rocm' is not one of auto | host | cuda"));
   EXPECT_THAT(refusal("report_to: [jsonl, wandb]"), HasSubstr("not supported yet: 'wandb'"));
   EXPECT_THAT(refusal("strata: {placement: {param: disk}}"), HasSubstr("'disk' is not one of device | host | nvme"));
   EXPECT_THAT(refusal("datasets: [{path: a, type: csv}]"), HasSubstr("'csv' is not one of auto | alpaca"));

@@ -81,17 +81,5 @@ TEST(UpdatePlan, DescribesItselfInWords) {
             "60 % of updates on the device, 20 % of all states streamed there and back");
 }
 
-TEST(UpdateCosts, AreMeasuredForEveryEncodingAndShareTheCoresOfTheHost) {
-  for (const OptimizerConfig& config :
-       {OptimizerConfig{}, OptimizerConfig{OptimizerKind::Lion, MasterEncoding::Remainder, MomentEncoding::Block8}}) {
-    const zero::UpdateCosts costs = measure_update_costs(config, DType::BF16, 1);
-    EXPECT_GT(costs.host_update, 0);
-    EXPECT_EQ(costs.device_update, costs.host_update);
-    EXPECT_GT(costs.to_device, 0);
-    EXPECT_GT(costs.to_host, 0);
-    EXPECT_EQ(costs.cores, zero::UpdateCosts::Cores::Shared);
-  }
-}
-
 }  // namespace
 }  // namespace strata::engine

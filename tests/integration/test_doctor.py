@@ -45,17 +45,17 @@ def test_without_a_folder_looks_at_this_one(tmp_path):
 
 def test_says_why_there_is_no_cuda_and_no_nccl(tmp_path):
     nothing = str(tmp_path / "none.so")
-    found = findings(STRATA_CUDA_PLUGIN=nothing, STRATA_NCCL_PLUGIN=nothing)
+    found = findings(STRATA_CUDA_PLUGIN=nothing)
     assert found["CUDA"]["verdict"] == "missing" and not found["CUDA"]["facts"]["plugin"]
     assert found["GPU"]["verdict"] == "missing" and nothing in found["GPU"]["text"]
-    assert found["NCCL"]["verdict"] == "missing" and nothing in found["NCCL"]["text"]
+    assert found["NCCL"]["verdict"] == "missing" and not found["NCCL"]["facts"]["built_in"]
 
 
 def test_a_library_that_is_not_the_plug_in_is_said_to_be_none(tmp_path):
     library = "libc.so.6"
-    found = findings(STRATA_CUDA_PLUGIN=library, STRATA_NCCL_PLUGIN=library)
+    found = findings(STRATA_CUDA_PLUGIN=library)
     assert f"{library} is not the CUDA plug-in" in found["GPU"]["text"]
-    assert f"{library} is not the NCCL plug-in" in found["NCCL"]["text"]
+    assert not found["CUDA"]["facts"]["plugin"] and not found["NCCL"]["facts"]["built_in"]
 
 
 @pytest.mark.parametrize("error, said", [("EPERM", "forbidden"), ("ENOSYS", "no io_uring"), ("ENOMEM", "no memory")])

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "core/error.h"
+#include "core/host_device.h"
+
 namespace strata::zero {
 namespace {
 
@@ -51,6 +56,50 @@ TEST(BusyTimes, DrawsLayersAndUpdatesInRowsOfTheirOwn) {
   EXPECT_EQ(spans[1].name, "update 2");
   EXPECT_NE(spans[0].row, spans[1].row);
   EXPECT_GT(times.take().any, 0);
+}
+
+TEST(BusyTimes, UpdatesOnTheDeviceHaveARowOfTheirOwn) {
+  Trace trace;
+  BusyTimes times(&trace);
+  { const Stopwatch watch(times, Work::Update, 2); }
+  { const Stopwatch watch(times, Work::DeviceUpdate, 2); }
+  const std::vector<Trace::Span> spans = trace.spans();
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_NE(spans[0].row, spans[1].row);
+}
+
+TEST(LaunchTimed, CountsFromTheEndOfWhatWasQueuedBefore) {
+  Trace trace;
+  BusyTimes times(&trace);
+  HostDevice device(0);
+  const auto stream = device.create_stream("compute");
+  BusyTimes::Clock::time_point before, inside;
+  stream->launch([&] {
+    std::this_thread::sleep_for(10ms);
+    before = BusyTimes::Clock::now();
+  });
+
+  launch_timed(*stream, times, Work::Forward, 3, [&] { inside = BusyTimes::Clock::now(); });
+  stream->record().wait();
+
+  const std::vector<Trace::Span> spans = trace.spans();
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans[0].name, "forward 3");
+  EXPECT_GE(spans[0].begin, before);
+  EXPECT_LE(spans[0].begin, inside);
+  EXPECT_GE(spans[0].end, inside);
+  EXPECT_GT(times.take().of(Work::Forward), 0);
+}
+
+TEST(LaunchTimed, FailedWorkAddsNothing) {
+  BusyTimes times;
+  HostDevice device(0);
+  const auto stream = device.create_stream("compute");
+
+  launch_timed(*stream, times, Work::Forward, 3, [] { throw DeviceError("no more"); });
+
+  EXPECT_NE(stream->record().wait_noexcept(), nullptr);
+  EXPECT_EQ(times.take().any, 0);
 }
 
 }  // namespace

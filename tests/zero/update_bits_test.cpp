@@ -156,7 +156,7 @@ std::vector<Bytes> train(const Case& c, const Drive& drive, std::uint64_t seed) 
                    .grad_scale = 0.3F,
                    .seed = 7});
   }
-  EXPECT_GT(busy.take().of(Work::Update), 0);
+  EXPECT_GT(busy.take().any, 0);
   std::vector<Bytes> all;
   for (const UpdateShards& update : updates) {
     all.push_back(test::read_shard(rig.store, update.param));

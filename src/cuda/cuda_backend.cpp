@@ -1,0 +1,96 @@
+#include "cuda/cuda_backend.h"
+
+#include <functional>
+#include <utility>
+
+#include "core/error.h"
+#include "cuda/cuda_device.h"
+#include "cuda/device_facts.h"
+#include "cuda/errors.h"
+#include "cuda/pinned_pages.h"
+#include "cuda/torch_part.h"
+
+// Stub until cuda_optimizer.* and cuda_shard_math.* are here; then only the includes stay.
+#if __has_include("cuda/cuda_optimizer.h") && __has_include("cuda/cuda_shard_math.h")
+#include "cuda/cuda_optimizer.h"
+#include "cuda/cuda_shard_math.h"
+#else
+namespace strata::cuda {
+static std::unique_ptr<ShardOptimizer> make_cuda_optimizer(const OptimizerConfig& /*config*/) {
+  throw DeviceError("this plug-in was built without its optimizer");
+}
+static std::unique_ptr<ShardMath> make_cuda_shard_math() {
+  throw DeviceError("this plug-in was built without its arithmetic");
+}
+}  // namespace strata::cuda
+#endif
+
+namespace strata::cuda {
+namespace {
+
+constexpr int kLeastMajor = 8;  // what kernels/CMakeLists.txt builds for
+
+// Torch has a current stream per thread of its own.
+std::function<void(cudaStream_t)> torch_hook(int device) {
+  const TorchPart* const torch = torch_part();
+  if (torch == nullptr) return {};
+  torch->start(device);
+  return [torch, device](cudaStream_t stream) { torch->on_stream_thread(device, stream); };
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const BackendOptions& options)
+      : device_index_(options.device),
+        device_({.index = options.device,
+                 .budget_bytes = options.budget_bytes,
+                 .on_stream_thread = torch_hook(options.device)}) {
+    const DeviceFacts found = facts();
+    if (found.major >= kLeastMajor) return;
+    throw DeviceError(found.name + " has compute capability " + std::to_string(found.major) + "." +
+                      std::to_string(found.minor) + "; " + std::to_string(kLeastMajor) + ".0 is the least that works");
+  }
+
+  DeviceFacts facts() override { return read_facts(device_.context()); }
+  Device& device() override { return device_; }
+  std::unique_ptr<PinnedRegion> pin(std::span<std::byte> pages) override { return pin_pages(device_.context(), pages); }
+  std::unique_ptr<ShardOptimizer> optimizer(const OptimizerConfig& config) override {
+    device_.context().throw_if_lost();
+    return make_cuda_optimizer(config);
+  }
+  std::unique_ptr<ShardMath> math() override {
+    device_.context().throw_if_lost();
+    return make_cuda_shard_math();
+  }
+  bool computes_with_torch() override { return torch_part() != nullptr; }
+  void limit_torch(std::uint64_t bytes) override {
+    STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
+    device_.context().throw_if_lost();
+    torch_part()->limit(device_index_, bytes);
+  }
+
+ private:
+  const int device_index_;
+  CudaDevice device_;
+};
+
+}  // namespace
+
+int count_devices(std::string& why) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return count;
+  try {
+    check(error, "cudaGetDeviceCount");
+    why = "the CUDA driver finds no GPU";
+  } catch (const DeviceError& failure) {
+    why = failure.what();
+  }
+  return 0;
+}
+
+std::unique_ptr<Backend> open_backend(const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+
+}  // namespace strata::cuda

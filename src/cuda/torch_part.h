@@ -1,0 +1,23 @@
+// What the plug-in does for torch, where it is built with it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace strata::cuda {
+
+struct TorchPart {
+  // Once a device is opened, before torch first uses it: results that do not change from run to run, and an allocator
+  // that wastes little by fragments. What the user has set in the environment stays.
+  void (*start)(int device);
+  // On each stream's thread: torch's work of that thread goes to `stream`.
+  void (*on_stream_thread)(int device, cudaStream_t stream);
+  // What torch's allocator may hold of the device's memory.
+  void (*limit)(int device, std::uint64_t bytes);
+};
+
+// Null where the plug-in is built without torch.
+const TorchPart* torch_part();
+
+}  // namespace strata::cuda

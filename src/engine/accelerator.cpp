@@ -1,0 +1,84 @@
+#include "engine/accelerator.h"
+
+#include "core/host_device.h"
+#include "core/parallel.h"
+#include "cpu_adam/cpu_optimizer.h"
+#include "cpu_adam/cpu_shard_math.h"
+#include "engine/cuda_plugin.h"
+#include "zero/torch_allocator.h"
+
+namespace strata::engine {
+namespace {
+
+HostDeviceOptions host_options(const EngineConfig& config) {
+  HostDeviceOptions options;
+  if (config.adversarial_streams) options.mode = HostDeviceOptions::Mode::Adversarial;
+  options.seed = config.seed;
+  return options;
+}
+
+class HostAccelerator final : public Accelerator {
+ public:
+  HostAccelerator(const EngineConfig& config, const AcceleratorNeeds& needs)
+      : device_(needs.budget_bytes, host_options(config)),
+        torch_allocator_(device_.budget()),
+        pool_(make_thread_pool(needs.update_threads)),
+        one_thread_(make_thread_pool(1)),
+        optimizer_(*pool_, config.optimizer),
+        math_(*one_thread_) {}
+
+  Device& device() override { return device_; }
+  ShardOptimizer& optimizer() override { return optimizer_; }
+  ShardMath& math() override { return math_; }
+  std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte>) override { return nullptr; }
+  void begin_compute() override { torch_allocator_.pay_on_this_thread(); }
+
+ private:
+  HostDevice device_;
+  zero::TorchAllocator torch_allocator_;
+  const std::unique_ptr<Parallel> pool_;
+  const std::unique_ptr<Parallel> one_thread_;
+  cpu_adam::CpuOptimizer optimizer_;
+  cpu_adam::CpuShardMath math_;
+};
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  CudaAccelerator(const EngineConfig& config, const AcceleratorNeeds& needs)
+      : backend_(open_cuda({.device = *config.cuda_device, .budget_bytes = needs.budget_bytes})),
+        optimizer_(backend_->optimizer(config.optimizer)),
+        math_(backend_->math()) {
+    if (backend_->computes_with_torch()) {
+      torch_bytes_ = device().budget().reserve(needs.torch_bytes, MemoryTag::Activation);
+      backend_->limit_torch(needs.torch_bytes);
+    } else {
+      torch_allocator_ = std::make_unique<zero::TorchAllocator>(device().budget());
+    }
+  }
+
+  Device& device() override { return backend_->device(); }
+  ShardOptimizer& optimizer() override { return *optimizer_; }
+  ShardMath& math() override { return *math_; }
+  std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) override {
+    return pages.empty() ? nullptr : backend_->pin(pages);
+  }
+  void begin_compute() override {
+    if (torch_allocator_) torch_allocator_->pay_on_this_thread();
+  }
+
+ private:
+  const std::unique_ptr<cuda::Backend> backend_;
+  const std::unique_ptr<ShardOptimizer> optimizer_;
+  const std::unique_ptr<ShardMath> math_;
+  Reservation torch_bytes_;
+  std::unique_ptr<zero::TorchAllocator> torch_allocator_;  // where the plug-in leaves tensors on the host
+};
+
+}  // namespace
+
+std::unique_ptr<Accelerator> make_accelerator(const EngineConfig& config, const AcceleratorNeeds& needs) {
+  if (config.cuda_device) return std::make_unique<CudaAccelerator>(config, needs);
+  return std::make_unique<HostAccelerator>(config, needs);
+}
+
+}  // namespace strata::engine
