@@ -84,11 +84,11 @@ void measure_copies(Device& device, Buffer& host, zero::UpdateCosts& costs) {
   costs.to_host = seconds_per_byte(host.data(), there.data());
 }
 
-double seconds_per_element_on_gpu(cuda::Backend& gpu, const UpdateProbe& probe, std::uint64_t bytes) {
+double seconds_per_element_on_gpu(cuda::Backend& gpu, const UpdateProbe& probe, std::uint64_t usable) {
   const std::unique_ptr<ShardOptimizer> optimizer = gpu.optimizer(probe.optimizer);
   const double each = 2.0 * static_cast<double>(bytes_of(probe.param_type)) +
                       state_bytes_per_element(probe.optimizer, probe.param_type);
-  const auto numel = static_cast<std::size_t>(static_cast<double>(bytes) / each) / kPageBytes * kPageBytes;
+  const auto numel = static_cast<std::size_t>(static_cast<double>(usable) / each) / kPageBytes * kPageBytes;
   const std::unique_ptr<Stream> stream = gpu.device().create_stream("probe");
   std::vector<Buffer> memory;
   const Arrays arrays(
