@@ -1,9 +1,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 
 #include <algorithm>
-#include <string>
 
-#include "core/error.h"
 #include "core/shard_checks.h"
 #include "cpu_adam/block_kernels.h"
 #include "cpu_adam/shard_kernels.h"
@@ -82,7 +80,7 @@ void CpuShardMath::dequantize(TensorSpan values, TensorSpan message, BlockCode c
 }
 
 void CpuShardMath::dequantize_add(TensorSpan sum, TensorSpan message, BlockCode code) {
-  STRATA_EXPECTS(sum.dtype == DType::F32, "a sum is F32, not " + std::string(name_of(sum.dtype)));
+  check_sum_type(sum);
   const auto decode_add = block_kernels_.decode_add[static_cast<std::size_t>(code)];
   for_each_block(parallel_, message, sum, code, [&](CodedBlock block, TensorSpan part) {
     decode_add(block.codes, *block.scale, part.data, part.numel);

@@ -80,9 +80,11 @@ GroupShape<N> shape_of(std::int64_t numel, std::initializer_list<ArrayLayout> ar
 // Copies between registers and memory, in either direction. Both are aligned to the access.
 template <std::size_t kBytes>
 STRATA_HOST_DEVICE inline void copy_aligned(void* to, const void* from) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes % kAccessBytes == 0, "whole accesses");
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % kAccessBytes == 0, "whole accesses");
 #if defined(__CUDA_ARCH__)
-  if constexpr (kBytes == 4) {
+  if constexpr (kBytes == 2) {
+    *static_cast<unsigned short*>(to) = *static_cast<const unsigned short*>(from);
+  } else if constexpr (kBytes == 4) {
     *static_cast<unsigned*>(to) = *static_cast<const unsigned*>(from);
   } else if constexpr (kBytes == 8) {
     *static_cast<uint2*>(to) = *static_cast<const uint2*>(from);
@@ -119,5 +121,23 @@ struct alignas(N * sizeof(T) < kAccessBytes ? N * sizeof(T) : kAccessBytes) Grou
     }
   }
 };
+
+// The share of thread number `thread` of `threads` in body.load(group) and body.store(group, loaded), for all groups.
+// Loads kAhead groups before it stores the first: a thread that waits for one load at a time leaves the memory idle.
+template <int kAhead, typename Body>
+STRATA_HOST_DEVICE inline void run_groups(const Body& body, std::int64_t groups, std::int64_t thread,
+                                          std::int64_t threads) {
+  for (std::int64_t group = thread; group < groups; group += kAhead * threads) {
+    typename Body::Loaded loaded[kAhead];
+    STRATA_UNROLL
+    for (int a = 0; a < kAhead; ++a) {
+      if (group + a * threads < groups) loaded[a] = body.load(group + a * threads);
+    }
+    STRATA_UNROLL
+    for (int a = 0; a < kAhead; ++a) {
+      if (group + a * threads < groups) body.store(group + a * threads, loaded[a]);
+    }
+  }
+}
 
 }  // namespace strata::kernels

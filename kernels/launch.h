@@ -64,6 +64,17 @@ __device__ inline std::int64_t grid_threads() {
   return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
 }
 
+// Blocks that a multiprocessor can hold at once, at least: Body::kResidentBlocks, or 1,024 threads of 64 registers. A
+// body with few threads has fewer blocks and more registers, for loads that are on their way.
+template <typename Body>
+constexpr auto resident_blocks(int) -> decltype(Body::kResidentBlocks) {
+  return Body::kResidentBlocks;
+}
+template <typename Body>
+constexpr int resident_blocks(long) {
+  return 4;
+}
+
 // Exact in any order.
 __device__ inline Largest largest_of_warp(Largest value) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -74,13 +85,14 @@ __device__ inline Largest largest_of_warp(Largest value) {
 }
 
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) grid_kernel(const __grid_constant__ Body body) {
+__global__ void __launch_bounds__(kThreads, resident_blocks<Body>(0)) grid_kernel(const __grid_constant__ Body body) {
   body(grid_thread(), grid_threads());
 }
 
 // The lanes of a warp stay together: they agree on every block.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) warp_kernel(const __grid_constant__ Body body, std::int64_t blocks) {
+__global__ void __launch_bounds__(kThreads, resident_blocks<Body>(0))
+    warp_kernel(const __grid_constant__ Body body, std::int64_t blocks) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   typename Body::Lane state;
   for (std::int64_t block = grid_thread() / kWarp; block < blocks; block += grid_threads() / kWarp) {
@@ -89,8 +101,14 @@ __global__ void __launch_bounds__(kThreads) warp_kernel(const __grid_constant__ 
   }
 }
 
-// Blocks of a grid for `threads` threads that have work; fewer where the device is full with fewer.
-inline cudaError_t grid_for(std::int64_t threads, unsigned& blocks) {
+struct Grid {
+  unsigned blocks = 0;
+  unsigned threads = kThreads;  // of a block
+};
+
+// For `threads` threads that have work: small blocks where there are few, so that every multiprocessor has some, and no
+// more blocks than the device holds.
+inline cudaError_t grid_for(std::int64_t threads, Grid& grid) {
   int device = 0;
   int multiprocessors = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
@@ -98,26 +116,29 @@ inline cudaError_t grid_for(std::int64_t threads, unsigned& blocks) {
       error != cudaSuccess) {
     return error;
   }
-  blocks = static_cast<unsigned>(
-      std::min((threads + kThreads - 1) / kThreads, kBlocksPerMultiprocessor * std::int64_t{multiprocessors}));
+  const std::int64_t each = (threads + multiprocessors - 1) / multiprocessors;
+  const std::int64_t of_block = std::min<std::int64_t>(kThreads, (each + kWarp - 1) / kWarp * kWarp);
+  grid.threads = static_cast<unsigned>(of_block);
+  grid.blocks = static_cast<unsigned>(
+      std::min((threads + of_block - 1) / of_block, kBlocksPerMultiprocessor * std::int64_t{multiprocessors}));
   return cudaSuccess;
 }
 
 template <typename Body>
 int launch_grid(const Body& body, std::int64_t items, void* stream) {
   if (items == 0) return kSuccess;
-  unsigned blocks = 0;
-  if (const cudaError_t error = grid_for(items, blocks); error != cudaSuccess) return error;
-  grid_kernel<Body><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(body);
+  Grid grid;
+  if (const cudaError_t error = grid_for(items, grid); error != cudaSuccess) return error;
+  grid_kernel<Body><<<grid.blocks, grid.threads, 0, static_cast<cudaStream_t>(stream)>>>(body);
   return cudaGetLastError();
 }
 
 template <typename Body>
 int launch_warps(const Body& body, std::int64_t items, void* stream) {
   if (items == 0) return kSuccess;
-  unsigned blocks = 0;
-  if (const cudaError_t error = grid_for(items * kWarp, blocks); error != cudaSuccess) return error;
-  warp_kernel<Body><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(body, items);
+  Grid grid;
+  if (const cudaError_t error = grid_for(items * kWarp, grid); error != cudaSuccess) return error;
+  warp_kernel<Body><<<grid.blocks, grid.threads, 0, static_cast<cudaStream_t>(stream)>>>(body, items);
   return cudaGetLastError();
 }
 

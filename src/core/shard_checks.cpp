@@ -64,4 +64,8 @@ void check_message(TensorSpan message, TensorSpan values, BlockCode code) {
                      std::to_string(message.numel) + " " + std::string(name_of(message.dtype)));
 }
 
+void check_sum_type(TensorSpan sum) {
+  STRATA_EXPECTS(sum.dtype == DType::F32, "a sum is F32, not " + std::string(name_of(sum.dtype)));
+}
+
 }  // namespace strata

@@ -16,5 +16,7 @@ void check_step(const StepContext& context, const ShardViews& views, std::span<c
 void check_same_numel(TensorSpan destination, TensorSpan source);
 void check_sums(TensorSpan values, std::span<const double> sums);
 void check_message(TensorSpan message, TensorSpan values, BlockCode code);
+// dequantize_add() adds in fp32.
+void check_sum_type(TensorSpan sum);
 
 }  // namespace strata

@@ -40,6 +40,10 @@ struct BackendOptions {
   std::uint64_t budget_bytes = 0;  // of Device::allocate; what torch's allocator may take is beside it
 };
 
+// Where torch computes on this device's memory. Nowhere: the plug-in was built without torch. Host: with the fake runtime
+// of the tests, whose device memory is the host's.
+enum class TorchPlace : std::uint8_t { Nowhere, Device, Host };
+
 // Thread-safety: as the ports say; facts(), pin(), optimizer() and math() from any thread. What it gave must not
 // outlive it. After an error that no later call of CUDA survives, every call throws DeviceError with the first cause.
 class Backend {
@@ -55,11 +59,9 @@ class Backend {
   virtual std::unique_ptr<ShardOptimizer> optimizer(const OptimizerConfig& config) = 0;
   virtual std::unique_ptr<ShardMath> math() = 0;
 
-  // Whether torch's tensors of compute lie on this device: false where the plug-in was built without torch, and with the
-  // fake runtime of the tests, whose device memory is the host's.
-  virtual bool computes_with_torch() = 0;
+  virtual TorchPlace torch_place() = 0;
   // What torch's allocator may take of this device beside the budget; more fails as out of memory. Requires:
-  // computes_with_torch().
+  // torch_place() is Device.
   virtual void limit_torch(std::uint64_t bytes) = 0;
 };
 

@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
     device_.context().throw_if_lost();
     return make_cuda_shard_math();
   }
-  bool computes_with_torch() override { return torch_part() != nullptr; }
+  TorchPlace torch_place() override { return cuda::torch_place(); }
   void limit_torch(std::uint64_t bytes) override {
     STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
     device_.context().throw_if_lost();

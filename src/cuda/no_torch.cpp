@@ -2,6 +2,10 @@
 
 namespace strata::cuda {
 
+TorchPlace torch_place() {
+  return TorchPlace::Nowhere;
+}
+
 const TorchPart* torch_part() {
   return nullptr;
 }

@@ -38,6 +38,10 @@ void limit(int device, std::uint64_t bytes) {
 
 }  // namespace
 
+TorchPlace torch_place() {
+  return TorchPlace::Device;
+}
+
 const TorchPart* torch_part() {
   static constexpr TorchPart part{start, on_stream_thread, limit};
   return &part;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/backend.h"
+
 namespace strata::cuda {
 
 struct TorchPart {
@@ -17,7 +19,8 @@ struct TorchPart {
   void (*limit)(int device, std::uint64_t bytes);
 };
 
-// Null where the plug-in is built without torch.
+TorchPlace torch_place();
+// Null where torch does not compute on the device.
 const TorchPart* torch_part();
 
 }  // namespace strata::cuda

@@ -1,5 +1,9 @@
 #include "engine/accelerator.h"
 
+#include <functional>
+#include <optional>
+#include <utility>
+
 #include "core/host_device.h"
 #include "core/parallel.h"
 #include "cpu_adam/cpu_optimizer.h"
@@ -31,7 +35,11 @@ class HostAccelerator final : public Accelerator {
   ShardOptimizer& optimizer() override { return optimizer_; }
   ShardMath& math() override { return math_; }
   std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte>) override { return nullptr; }
-  void begin_compute() override { torch_allocator_.pay_on_this_thread(); }
+  std::unique_ptr<Stream> create_compute_stream() override {
+    auto stream = device_.create_stream("compute");
+    stream->launch([this] { torch_allocator_.pay_on_this_thread(); });
+    return stream;
+  }
 
  private:
   HostDevice device_;
@@ -42,18 +50,38 @@ class HostAccelerator final : public Accelerator {
   cpu_adam::CpuShardMath math_;
 };
 
+// A device's stream whose launches compute on the host, as torch does with the fake runtime: what is queued before must
+// be done by then, where kernels would be queued behind it.
+class HostComputeStream final : public Stream {
+ public:
+  explicit HostComputeStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  void launch(std::function<void()> fn) override {
+    stream_->record().wait_noexcept();
+    stream_->launch(std::move(fn));
+  }
+  void copy(std::byte* destination, const std::byte* source, std::size_t bytes) override {
+    stream_->copy(destination, source, bytes);
+  }
+  void wait(const Event& event) override { stream_->wait(event); }
+  Event record() override { return stream_->record(); }
+  void retire(Buffer buffer, Event event) override { stream_->retire(std::move(buffer), std::move(event)); }
+
+ private:
+  const std::unique_ptr<Stream> stream_;
+};
+
 class CudaAccelerator final : public Accelerator {
  public:
   CudaAccelerator(const EngineConfig& config, const AcceleratorNeeds& needs)
       : backend_(open_cuda({.device = *config.cuda_device, .budget_bytes = needs.budget_bytes})),
         optimizer_(backend_->optimizer(config.optimizer)),
         math_(backend_->math()) {
-    if (backend_->computes_with_torch()) {
-      torch_bytes_ = device().budget().reserve(needs.torch_bytes, MemoryTag::Activation);
-      backend_->limit_torch(needs.torch_bytes);
-    } else {
-      torch_allocator_ = std::make_unique<zero::TorchAllocator>(device().budget());
+    if (backend_->torch_place() == cuda::TorchPlace::Host) {
+      torch_allocator_.emplace(device().budget());
+      return;
     }
+    torch_bytes_ = device().budget().reserve(needs.torch_bytes, MemoryTag::Activation);
+    backend_->limit_torch(needs.torch_bytes);
   }
 
   Device& device() override { return backend_->device(); }
@@ -62,8 +90,11 @@ class CudaAccelerator final : public Accelerator {
   std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) override {
     return pages.empty() ? nullptr : backend_->pin(pages);
   }
-  void begin_compute() override {
-    if (torch_allocator_) torch_allocator_->pay_on_this_thread();
+  std::unique_ptr<Stream> create_compute_stream() override {
+    auto stream = device().create_stream("compute");
+    if (!torch_allocator_) return stream;
+    stream->launch([this] { torch_allocator_->pay_on_this_thread(); });
+    return std::make_unique<HostComputeStream>(std::move(stream));
   }
 
  private:
@@ -71,7 +102,7 @@ class CudaAccelerator final : public Accelerator {
   const std::unique_ptr<ShardOptimizer> optimizer_;
   const std::unique_ptr<ShardMath> math_;
   Reservation torch_bytes_;
-  std::unique_ptr<zero::TorchAllocator> torch_allocator_;  // where the plug-in leaves tensors on the host
+  std::optional<zero::TorchAllocator> torch_allocator_;  // where torch computes on the host
 };
 
 }  // namespace

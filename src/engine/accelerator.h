@@ -25,8 +25,8 @@ class Accelerator {
   // Host memory that copies to and from the device will touch: whole pages, pinned until the result is destroyed, which
   // is before the memory is freed. Null where it makes no difference.
   virtual std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) = 0;
-  // Called once on the thread of the compute stream: torch's tensors pay out of the device's budget from then on.
-  virtual void begin_compute() = 0;
+  // The stream whose launches run torch, whose tensors are paid out of the device's budget.
+  virtual std::unique_ptr<Stream> create_compute_stream() = 0;
 };
 
 struct AcceleratorNeeds {

@@ -81,7 +81,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
       comm_stream_(device_.create_stream("comm")),
-      compute_stream_(device_.create_stream("compute")),
+      compute_stream_(accelerator_->create_compute_stream()),
       update_in_(device_.create_stream("update-in")),
       update_stream_(device_.create_stream("update")),
       update_out_(device_.create_stream("update-out")) {
@@ -110,10 +110,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   choose_update_sites();
   wire();
   const std::size_t threads = config.compute_threads > 0 ? config.compute_threads : usable_cpus();
-  compute_stream_->launch([threads, accelerator = accelerator_.get()] {
-    accelerator->begin_compute();
-    zero::set_torch_threads(threads);
-  });
+  compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
 }
 
 void Engine::Impl::pin(std::span<std::byte> pages) {

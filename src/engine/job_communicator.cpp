@@ -44,8 +44,8 @@ struct OnGpu {
 };
 
 bool computes_on_gpu(const EngineConfig& config) {
-  return config.cuda_device &&
-         open_cuda({.device = *config.cuda_device, .budget_bytes = kPageBytes})->computes_with_torch();
+  return config.cuda_device && open_cuda({.device = *config.cuda_device, .budget_bytes = kPageBytes})->torch_place() ==
+                                   cuda::TorchPlace::Device;
 }
 
 }  // namespace

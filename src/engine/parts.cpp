@@ -58,8 +58,15 @@ std::uint64_t free_on_drives(const EngineConfig& config) {
 }
 
 Gpu ask_gpu(int device) {
+  const CudaDevices found = cuda_devices();
+  if (found.count == 0) throw DeviceError("no GPU can be used: " + found.why_none + "; or set strata.device: host");
   const auto backend = open_cuda({.device = device, .budget_bytes = kPageBytes});
-  return {.facts = backend->facts(), .computes_with_torch = backend->computes_with_torch()};
+  const Gpu gpu{.facts = backend->facts(), .torch = backend->torch_place()};
+  if (gpu.torch == cuda::TorchPlace::Nowhere) {
+    throw DeviceError("the CUDA plug-in was built without torch, so nothing can be computed on " + gpu.facts.name +
+                      "; build it with torch, or set strata.device: host");
+  }
+  return gpu;
 }
 
 zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {
@@ -98,6 +105,7 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
   // First, so that torch finds CUDA when it looks for it.
   if (config.cuda_device && (machine == Machine::This || cuda_devices().count > 0)) {
     parts.gpu = ask_gpu(*config.cuda_device);
+    (void)device_budget_on(config, parts.gpu, machine);  // what is too much shall not fail in a probe
   }
   parts.config = hf::read_model_config(config.model);
   if (config.max_tokens > parts.config.max_position_embeddings && parts.config.max_position_embeddings > 0) {
@@ -124,7 +132,7 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
     if (config.comm) agree(*config.comm, parts.update_costs);
   }
   std::optional<int> torch_device;
-  if (parts.gpu && parts.gpu->computes_with_torch) {
+  if (parts.gpu && parts.gpu->torch == cuda::TorchPlace::Device) {
     torch_device = config.cuda_device;
     parts.activation_bytes += parts.activation_bytes / kGpuRounding + kGpuWorkspace;
   }

@@ -21,7 +21,7 @@ enum class Machine : std::uint8_t { This, Other };
 // What the plan must know of a GPU.
 struct Gpu {
   cuda::DeviceFacts facts;
-  bool computes_with_torch = true;
+  cuda::TorchPlace torch = cuda::TorchPlace::Device;
 };
 
 struct ModelParts {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/error.h"
 #include "core/host_device.h"
 #include "core/page_mapping.h"
 #include "core/parallel.h"
@@ -83,13 +84,16 @@ void measure_copies(Device& device, Buffer& host, zero::UpdateCosts& costs) {
   costs.to_host = seconds_per_byte(host.data(), there.data());
 }
 
-double seconds_per_element_on_gpu(cuda::Backend& gpu, const UpdateProbe& probe) {
+double seconds_per_element_on_gpu(cuda::Backend& gpu, const UpdateProbe& probe, std::uint64_t usable) {
   const std::unique_ptr<ShardOptimizer> optimizer = gpu.optimizer(probe.optimizer);
+  const double each = 2.0 * static_cast<double>(bytes_of(probe.param_type)) +
+                      state_bytes_per_element(probe.optimizer, probe.param_type);
+  const auto numel = static_cast<std::size_t>(static_cast<double>(usable) / each) / kPageBytes * kPageBytes;
   const std::unique_ptr<Stream> stream = gpu.device().create_stream("probe");
   std::vector<Buffer> memory;
-  const Arrays arrays(optimizer->states(probe.param_type), probe.param_type, kCudaNumel, [&](std::size_t bytes) {
-    return memory.emplace_back(gpu.device().allocate(bytes, MemoryTag::Staging)).data();
-  });
+  const Arrays arrays(
+      optimizer->states(probe.param_type), probe.param_type, std::min(numel, kCudaNumel),
+      [&](std::size_t bytes) { return memory.emplace_back(gpu.device().allocate(bytes, MemoryTag::Staging)).data(); });
   return best_seconds([&] {
            // A step size of zero: what lies in the memory does not matter, and nothing slows down over it.
            stream->launch([&] { optimizer->step({}, arrays.views()).wait(); });
@@ -114,10 +118,14 @@ zero::UpdateCosts measure_update_costs(const UpdateProbe& probe) {
     return costs;
   }
   const auto gpu = open_cuda({.device = *probe.cuda_device, .budget_bytes = 1_GiB});
-  Buffer host = allocate_host(budget, kCopiedBytes, MemoryTag::Staging);
+  // A GPU that is nearly full is measured with less.
+  const std::uint64_t usable = std::min<std::uint64_t>(gpu->facts().free_bytes / 2, 512_MiB);
+  const std::uint64_t copied = std::min<std::uint64_t>(usable, kCopiedBytes) / kPageBytes * kPageBytes;
+  if (copied == 0) throw DeviceError("the memory of " + gpu->facts().name + " is full");
+  Buffer host = allocate_host(budget, copied, MemoryTag::Staging);
   const auto pinned = gpu->pin(host.span());
   measure_copies(gpu->device(), host, costs);
-  costs.device_update = seconds_per_element_on_gpu(*gpu, probe);
+  costs.device_update = seconds_per_element_on_gpu(*gpu, probe, usable);
   return costs;
 }
 

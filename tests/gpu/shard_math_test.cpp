@@ -26,8 +26,8 @@ GuardedArray values(DType dtype, std::size_t numel, unsigned seed) {
   GuardedArray array(dtype, numel, seed % 5);
   std::mt19937 random(seed);
   for (std::size_t i = 0; i < numel; ++i) {
-    const auto magnitude =
-        static_cast<float>(std::ldexp(1.0 + random() % 4096 / 4096.0, static_cast<int>(random() % 60) - 40));
+    const double mantissa = 1 + static_cast<double>(random() % 4096) / 4096;
+    const auto magnitude = static_cast<float>(std::ldexp(mantissa, static_cast<int>(random() % 60) - 40));
     const float sign = random() % 2 == 0 ? 1.0f : -1.0f;
     float value = sign * magnitude;
     if (i % 101 == 7) value = 0;

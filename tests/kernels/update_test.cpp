@@ -1,8 +1,6 @@
 // Every update kernel, its grid run on the host, against the scalar loops of cpu_adam.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -11,7 +9,8 @@
 #include "core/parallel.h"
 #include "cpu_adam/cpu_optimizer.h"
 #include "cuda/cuda_optimizer.h"
-#include "kernels/launch.h"
+#include "kernels/host_grids.h"
+#include "kernels/special_values.h"
 #include "kernels/update.h"
 #include "support/optimizer_configs.h"
 #include "support/optimizer_shard.h"
@@ -23,9 +22,6 @@ namespace {
 using test::Shard;
 
 constexpr DType kTypes[] = {DType::F32, DType::BF16, DType::F16};
-// From less than a warp to more threads than work, in both directions.
-constexpr std::int64_t kGrids[] = {1, 2, 31, 64, 97, 256, 1001};
-
 std::vector<DType> param_types(const OptimizerConfig& config) {
   if (config.master == MasterEncoding::Remainder) return {DType::BF16};
   return {std::begin(kTypes), std::end(kTypes)};
@@ -42,50 +38,16 @@ std::vector<Segment> random_segments(std::size_t numel, std::mt19937_64& random)
   return segments;
 }
 
-// Zeros, denormals, limits, infinities, NaNs.
-float special_value(std::mt19937_64& random) {
-  constexpr float kSpecial[] = {0.0f,
-                                -0.0f,
-                                1e-45f,
-                                -1e-40f,
-                                0x1p-126f,
-                                6e-8f,
-                                -65520.0f,
-                                std::numeric_limits<float>::max(),
-                                std::numeric_limits<float>::infinity(),
-                                -std::numeric_limits<float>::infinity(),
-                                std::numeric_limits<float>::quiet_NaN(),
-                                -1.0f};
-  return kSpecial[random() % std::size(kSpecial)];
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
-}
-
-// Equal bytes, or both NaN, whose sign and payload are not promised (docs/numerics.md, 2).
-::testing::AssertionResult same_values(TensorSpan a, TensorSpan b) {
-  for (std::size_t i = 0; i < a.numel; ++i) {
-    const std::size_t bytes = bytes_of(a.dtype);
-    if (std::memcmp(a.data + i * bytes, b.data + i * bytes, bytes) == 0) continue;
-    if (is_float(a.dtype) && std::isnan(test::decoded(a, i)) && std::isnan(test::decoded(b, i))) continue;
-    return ::testing::AssertionFailure() << "element " << i << " of " << name_of(a.dtype);
-  }
-  return ::testing::AssertionSuccess();
-}
-
 class UpdateKernels : public ::testing::TestWithParam<OptimizerConfig> {
  protected:
   const OptimizerConfig& config() const { return GetParam(); }
-
-  void TearDown() override { host_grid_threads = 64; }
 
   Shard shard(DType param, DType grad, std::size_t numel, std::span<const Segment> segments = {}) const {
     return Shard(config(), param, grad, numel, numel % 9, 1, segments);
   }
   // The same step on both: on a grid, and by the scalar loops.
   void step(const Shard& actual, const Shard& expected, std::span<const Segment> segments, std::uint64_t first = 0) {
-    host_grid_threads = kGrids[next_grid_++ % std::size(kGrids)];
+    grids_.next();
     ShardViews views = actual.views(segments), definition = expected.views(segments);
     views.first_element = definition.first_element = first;
     optimizer_->step(test::ordinary_step(), views);
@@ -101,7 +63,7 @@ class UpdateKernels : public ::testing::TestWithParam<OptimizerConfig> {
   std::unique_ptr<Parallel> parallel_ = make_thread_pool(1);
   cpu_adam::CpuOptimizer definition_{*parallel_, GetParam(), cpu_adam::Isa::Scalar};
   std::unique_ptr<ShardOptimizer> optimizer_ = cuda::make_cuda_optimizer(GetParam());
-  std::size_t next_grid_ = 0;
+  test::HostGrids grids_;
 };
 
 TEST_P(UpdateKernels, EqualTheScalarLoopsForEveryLengthAlignmentAndType) {
@@ -159,14 +121,14 @@ TEST_P(UpdateKernels, TakeSpecialValuesAsTheScalarLoopsDo) {
       for (const auto& [span, other] : arrays) {
         // Round 0 leaves some 8-bit blocks without anything special.
         for (std::size_t i = 0; i < span.numel; i += 1 + random() % (round == 0 ? 900 : 5)) {
-          if (is_float(span.dtype)) test::encode(span, i, special_value(random));
+          if (test::is_float(span.dtype)) test::encode(span, i, test::special_value(random));
         }
         std::memcpy(other.data, span.data, span.bytes());
       }
 
       step(actual, expected, segments);
 
-      for (const auto& [span, other] : arrays) ASSERT_TRUE(same_values(span, other));
+      for (const auto& [span, other] : arrays) ASSERT_TRUE(test::same_values(span, other));
       ASSERT_TRUE(actual.guards_intact());
     }
   });
