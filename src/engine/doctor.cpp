@@ -47,10 +47,32 @@ int version_by(const char* function) {
   return get != nullptr && get(&version) == 0 ? version : 0;
 }
 
-Finding examine_cuda() {
+cuda::DeviceFacts facts_of_device(int device) {
+  cuda::BackendOptions options;
+  options.device = device;
+  return open_cuda(options)->facts();
+}
+
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+};
+
+CudaVersions read_cuda_versions(const CudaDevices& devices) {
+  try {
+    if (devices.count > 0) {
+      const cuda::DeviceFacts facts = facts_of_device(0);
+      return {facts.runtime_version, facts.driver_version};
+    }
+  } catch (const Error&) {  // the line of that GPU says why
+  }
+  return {version_by("cudaRuntimeGetVersion"), version_by("cudaDriverGetVersion")};
+}
+
+Finding examine_cuda(const CudaDevices& devices) {
   const bool loads = cuda_plugin_symbol("strata_cuda_open") != nullptr;
-  const std::string runtime = cuda_version(version_by("cudaRuntimeGetVersion"));
-  const std::string driver = cuda_version(version_by("cudaDriverGetVersion"));
+  const CudaVersions versions = read_cuda_versions(devices);
+  const std::string runtime = cuda_version(versions.runtime), driver = cuda_version(versions.driver);
   const std::string module = first_line("/proc/driver/nvidia/version");
   Finding finding{.subject = "CUDA",
                   .verdict = loads && !driver.empty() ? Verdict::Ok : Verdict::Missing,
@@ -72,12 +94,6 @@ Nccl read_nccl() {
                    std::to_string(version % 100);
   }
   return nccl;
-}
-
-cuda::DeviceFacts facts_of_device(int device) {
-  cuda::BackendOptions options;
-  options.device = device;
-  return open_cuda(options)->facts();
 }
 
 bool may_lock_everything() {
@@ -131,8 +147,8 @@ std::vector<Finding> examine_machine(const std::vector<std::filesystem::path>& f
   for (const auto& folder : folders) {  // first: a folder that is none ends it
     for (Finding& finding : examine_folder(folder)) drives.push_back(std::move(finding));
   }
-  found.push_back(examine_cuda());
   const CudaDevices devices = cuda_devices();
+  found.push_back(examine_cuda(devices));
   for (Finding& gpu : examine_gpus(devices, facts_of_device)) {
     found.push_back(std::move(gpu));
   }
