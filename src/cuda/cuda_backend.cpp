@@ -5,25 +5,12 @@
 
 #include "core/error.h"
 #include "cuda/cuda_device.h"
+#include "cuda/cuda_optimizer.h"
+#include "cuda/cuda_shard_math.h"
 #include "cuda/device_facts.h"
 #include "cuda/errors.h"
 #include "cuda/pinned_pages.h"
 #include "cuda/torch_part.h"
-
-// Stub until cuda_optimizer.* and cuda_shard_math.* are here; then only the includes stay.
-#if __has_include("cuda/cuda_optimizer.h") && __has_include("cuda/cuda_shard_math.h")
-#include "cuda/cuda_optimizer.h"
-#include "cuda/cuda_shard_math.h"
-#else
-namespace strata::cuda {
-static std::unique_ptr<ShardOptimizer> make_cuda_optimizer(const OptimizerConfig& /*config*/) {
-  throw DeviceError("this plug-in was built without its optimizer");
-}
-static std::unique_ptr<ShardMath> make_cuda_shard_math() {
-  throw DeviceError("this plug-in was built without its arithmetic");
-}
-}  // namespace strata::cuda
-#endif
 
 namespace strata::cuda {
 namespace {

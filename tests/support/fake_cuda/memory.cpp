@@ -1,5 +1,6 @@
 // Memory of the fake runtime.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -251,6 +252,22 @@ cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned int /*fla
 
 cudaError_t cudaHostUnregister(void* memory) {
   return api("cudaHostUnregister", [&] { return Runtime::get().memory.unpin(memory); });
+}
+
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
+  return api("cudaMallocHost", [&] {
+    *memory = std::aligned_alloc(strata::kPageBytes, strata::align_up(bytes, strata::kPageBytes));
+    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    return Runtime::get().memory.pin(*memory, bytes);
+  });
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  return api("cudaFreeHost", [&] {
+    const cudaError_t error = Runtime::get().memory.unpin(memory);
+    if (error == cudaSuccess) std::free(memory);
+    return error;
+  });
 }
 
 namespace {
