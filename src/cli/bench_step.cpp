@@ -8,6 +8,7 @@
 
 #include "bench/bench_step.h"
 #include "bench/requested_steps.h"
+#include "bench/step_alone.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/exit_code.h"
@@ -25,11 +26,12 @@ namespace {
 using Measuring = bench::StepMeasuring;
 
 constexpr const char* kConfigHelp =
-    "strata bench step --config F [--key value ...] [--rounds N] [--hide] [--json] measures the step of a run's "
+    "strata bench step --config F [--key value ...] [--rounds N] [--hide | --alone] [--json] measures the step of a "
+    "run's "
     "configuration instead: model (its config.json; weights are random), batch, homes, states and budgets as `strata "
     "train` takes them; keys override the file. --nproc N, or a launcher, measures the step of several ranks: what "
     "each "
-    "holds and sends.";
+    "holds and sends. --alone leaves out the same step in memory, for models that do not fit there.";
 
 // How many ranks to start here, and who this process is where it is one of them.
 struct Ranks {
@@ -80,11 +82,14 @@ std::optional<std::uint64_t> recomputed_layers_from(const std::string& text) {
 // Of a run's configuration. Takes out what is not a key of it.
 int bench_configured_step(const Arguments& arguments, const Ranks& ranks) {
   Measuring measuring;
+  bool alone = false;
   Arguments rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "--hide") {
       measuring.hide = true;
+    } else if (word == "--alone") {
+      alone = true;
     } else if (word == "--rounds") {
       if (i + 1 == arguments.size()) throw ConfigError("--rounds needs a number");
       measuring.rounds = rounds_from(arguments[++i]);
@@ -94,6 +99,7 @@ int bench_configured_step(const Arguments& arguments, const Ranks& ranks) {
       rest.push_back(word);
     }
   }
+  if (alone && measuring.hide) throw ConfigError("--hide compares with the step in memory, which --alone leaves out");
   const RunOptions run =
       read_run_options(rest, {"model_name_or_path"}, std::max<std::size_t>(ranks.to_start, ranks.info.world));
   if (run.help) {
@@ -107,8 +113,14 @@ int bench_configured_step(const Arguments& arguments, const Ranks& ranks) {
     job.join(config);
     measuring.trace = job.own_path(run.config.strata.trace);
     measuring.guard = [&](const std::function<int()>& body) { return job.guard(body); };
+    const bool json = run.output == RunOptions::Output::Json;
+    if (alone) {
+      const nlohmann::json result = bench::run_step_alone(config, measuring);
+      std::cout << (json ? result.dump(2) + "\n" : bench::format_step_alone(result));
+      return kDone;
+    }
     const nlohmann::json result = bench::run_step_bench(config, measuring);
-    if (job.leads()) show(result, run.output == RunOptions::Output::Json);
+    if (job.leads()) show(result, json);
     return kDone;
   });
 }

@@ -68,6 +68,20 @@ def test_a_configured_step_of_several_ranks_takes_its_stage_from_the_file(tiny, 
     assert measured["per_rank"][1]["sent"] == measured["planned"]["sent"]
 
 
+def test_a_configured_step_alone_compares_with_nothing(tiny, tmp_path):
+    words = ["--config", tmp_path / "run.yaml", "--rounds", "2", "--alone", "--json"]
+    (tmp_path / "run.yaml").write_text(json.dumps({
+        "model_name_or_path": str(tiny("llama")), "max_seq_length": 32, "per_device_train_batch_size": 1, "strata": {
+            "budgets": {"device": "64MiB", "host": "64MiB"}, "nvme": {"paths": [str(tmp_path)]},
+            "placement": {"param": "nvme", "grad": "host", "optimizer": "nvme"}}}))
+    result = run_strata("bench", "step", *words)
+    assert result.code == 0, result.err
+    measured = json.loads(result.out)
+    assert measured["rounds"] == 2 and len(measured["losses"]) == 2
+    assert all(6 < loss < 8 for loss in measured["losses"]) and "nvme_read_bytes" in measured["step"]
+    assert run_strata("bench", "step", *words, "--hide").code == 2
+
+
 @pytest.mark.parametrize("compute", ["bf16", "fp32"])
 def test_the_type_of_products_may_be_fixed(tmp_path, compute):
     words = [word for key, value in SHAPE.items() for word in ("--" + key, str(value))]
