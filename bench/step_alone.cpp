@@ -18,6 +18,12 @@ namespace strata::bench {
 using engine::StepSummary;
 using nlohmann::json;
 
+namespace {
+
+constexpr double kLearningRate = 1e-4;
+
+}  // namespace
+
 json run_step_alone(const engine::EngineConfig& of_a_run, const StepMeasuring& measuring) {
   if (measuring.rounds < 1) throw ConfigError("bench step needs at least one round");
   if (of_a_run.comm && of_a_run.comm->world() > 1) throw ConfigError("bench step --alone is for one rank");
@@ -29,9 +35,9 @@ json run_step_alone(const engine::EngineConfig& of_a_run, const StepMeasuring& m
   const std::vector<data::Batch> batches = batches_of(config, engine->model_config().vocab_size);
   std::vector<StepSummary> steps;
   std::vector<double> ideal, fraction, losses;
-  settled_step(*engine, batches);
+  (void)engine->train_step(batches, kLearningRate);  // the first one has no update of a step before beside it
   for (std::int64_t round = 0; round < measuring.rounds; ++round) {
-    const StepSummary& step = steps.emplace_back(settled_step(*engine, batches));
+    const StepSummary& step = steps.emplace_back(engine->train_step(batches, kLearningRate));
     losses.push_back(step.loss);
     if (!step.ideal_seconds) continue;
     ideal.push_back(*step.ideal_seconds);

@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <cstdlib>
+
 #include "comm/nccl_backend.h"
 #include "core/error.h"
 
@@ -14,6 +16,12 @@ namespace strata::test {
 namespace {
 
 using ::testing::HasSubstr;
+
+// What was built, unless the environment names another.
+std::string plugin() {
+  const char* const named = std::getenv("STRATA_CUDA_PLUGIN");
+  return named != nullptr ? named : STRATA_CUDA_PLUGIN;
+}
 
 std::string failure_of(const comm::NcclOptions& options) {
   try {
@@ -33,7 +41,7 @@ TEST(NcclBackend, ThePlugInLoadsAndMakesABackendOrSaysWhyNot) {
   struct stat device {};
   const bool has_gpu = stat("/dev/nvidia0", &device) == 0;
 
-  const std::string text = failure_of({.timeout = std::chrono::milliseconds(10000), .plugin = STRATA_CUDA_PLUGIN});
+  const std::string text = failure_of({.timeout = std::chrono::milliseconds(10000), .plugin = plugin()});
 
   if (!has_gpu) {
     EXPECT_THAT(text, HasSubstr("NCCL cannot start: "));

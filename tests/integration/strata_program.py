@@ -24,6 +24,14 @@ def program():
     return path
 
 
+def fake_cuda():
+    """The CUDA plug-in over the fake runtime: a device whose memory is the host's."""
+    path = os.environ.get("STRATA_CUDA_FAKE_PLUGIN")
+    if not path:
+        pytest.skip("STRATA_CUDA_FAKE_PLUGIN does not name the fake CUDA plug-in")
+    return path
+
+
 @dataclass
 class Result:
     code: int

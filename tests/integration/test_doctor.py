@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from strata_program import TIMEOUT, program, run_strata
+from strata_program import TIMEOUT, fake_cuda, program, run_strata
 
 USAGE = 2
 SUBJECTS = ["CUDA", "NCCL", "CPUs", "bf16 products", "RAM", "swap", "huge pages", "locked memory", "io_uring"]
@@ -49,6 +49,15 @@ def test_says_why_there_is_no_cuda_and_no_nccl(tmp_path):
     assert found["CUDA"]["verdict"] == "missing" and not found["CUDA"]["facts"]["plugin"]
     assert found["GPU"]["verdict"] == "missing" and nothing in found["GPU"]["text"]
     assert found["NCCL"]["verdict"] == "missing" and not found["NCCL"]["facts"]["built_in"]
+
+
+def test_describes_a_gpu():
+    found = findings(STRATA_CUDA_PLUGIN=fake_cuda())
+    assert found["CUDA"]["verdict"] == "ok" and found["CUDA"]["facts"]["runtime"]
+    gpu = found["GPU 0"]
+    assert gpu["verdict"] == "ok" and gpu["facts"]["name"] in gpu["text"]
+    assert 0 < gpu["facts"]["free_bytes"] <= gpu["facts"]["total_bytes"] and "NUMA node" in gpu["text"]
+    assert found["NCCL"]["verdict"] == "missing"
 
 
 def test_a_library_that_is_not_the_plug_in_is_said_to_be_none(tmp_path):
