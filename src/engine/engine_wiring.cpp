@@ -80,8 +80,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
-      comm_stream_(device_.create_stream("comm")),
-      compute_stream_(accelerator_->create_compute_stream()),
+      comm_stream_(accelerator_->create_library_stream("comm")),
+      compute_stream_(accelerator_->create_library_stream("compute")),
       update_in_(device_.create_stream("update-in")),
       update_stream_(device_.create_stream("update")),
       update_out_(device_.create_stream("update-out")) {
