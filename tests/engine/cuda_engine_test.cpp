@@ -162,6 +162,17 @@ TEST_F(CudaEngine, TwoRanksHaveTheBitsOfTheHostDeviceInEveryStage) {
   }
 }
 
+TEST_F(CudaEngine, RanksOnDifferentKindsOfDevicesAreNoRun) {
+  test::PlainMath math;
+  std::vector<std::shared_ptr<Communicator>> comms;
+  for (auto& comm : comm::make_thread_ranks(2, math)) comms.push_back(std::move(comm));
+  test::run_ranks(2, [&](std::size_t rank) {
+    EngineConfig mine = config(kHomes[0], rank == 0 ? std::optional(0) : std::nullopt);
+    mine.comm = comms[rank];
+    EXPECT_THROW(Engine::create(mine), CommError);
+  });
+}
+
 TEST_F(CudaEngine, GeneratesAndEvaluatesAsOnTheHost) {
   std::vector<std::vector<std::int64_t>> texts;
   std::vector<double> losses;
