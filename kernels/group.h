@@ -77,25 +77,54 @@ GroupShape<N> shape_of(std::int64_t numel, std::initializer_list<ArrayLayout> ar
   return groups_from<N>(numel, 0, false);
 }
 
-// Copies between registers and memory, in either direction. Both are aligned to the access.
-template <std::size_t kBytes>
-STRATA_HOST_DEVICE inline void copy_aligned(void* to, const void* from) {
-  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes % kAccessBytes == 0, "whole accesses");
+// Between memory and registers in accesses of kBytes, or of 128 bits; aligned to them.
 #if defined(__CUDA_ARCH__)
-  if constexpr (kBytes == 2) {
-    *static_cast<unsigned short*>(to) = *static_cast<const unsigned short*>(from);
-  } else if constexpr (kBytes == 4) {
-    *static_cast<unsigned*>(to) = *static_cast<const unsigned*>(from);
-  } else if constexpr (kBytes == 8) {
-    *static_cast<uint2*>(to) = *static_cast<const uint2*>(from);
-  } else {
-    STRATA_UNROLL
-    for (std::size_t i = 0; i < kBytes / 16; ++i) static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+template <std::size_t kBytes>
+struct AccessOf;
+template <>
+struct AccessOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct AccessOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct AccessOf<8> {
+  using Type = uint2;
+};
+template <>
+struct AccessOf<16> {
+  using Type = uint4;
+};
+
+// The intrinsics of ordinary caching: plain assignments of 128 bits are cut up by the compiler where it sees fit.
+template <std::size_t kBytes>
+__device__ inline void load_aligned(void* to, const void* from) {
+  using Access = typename AccessOf < kBytes<kAccessBytes ? kBytes : kAccessBytes>::Type;
+  STRATA_UNROLL
+  for (std::size_t i = 0; i < kBytes / sizeof(Access); ++i) {
+    static_cast<Access*>(to)[i] = __ldca(static_cast<const Access*>(from) + i);
   }
-#else
-  std::memcpy(to, from, kBytes);
-#endif
 }
+template <std::size_t kBytes>
+__device__ inline void store_aligned(void* to, const void* from) {
+  using Access = typename AccessOf < kBytes<kAccessBytes ? kBytes : kAccessBytes>::Type;
+  STRATA_UNROLL
+  for (std::size_t i = 0; i < kBytes / sizeof(Access); ++i) {
+    __stwb(static_cast<Access*>(to) + i, static_cast<const Access*>(from)[i]);
+  }
+}
+#else
+template <std::size_t kBytes>
+inline void load_aligned(void* to, const void* from) {
+  std::memcpy(to, from, kBytes);
+}
+template <std::size_t kBytes>
+inline void store_aligned(void* to, const void* from) {
+  std::memcpy(to, from, kBytes);
+}
+#endif
 
 // A group of one array in registers. `array` is where the group begins; elements outside `members` are not touched.
 template <typename T, int N>
@@ -104,7 +133,7 @@ struct alignas(N * sizeof(T) < kAccessBytes ? N * sizeof(T) : kAccessBytes) Grou
 
   STRATA_HOST_DEVICE void load(const T* array, unsigned members, bool whole) {
     if (whole) {
-      copy_aligned<sizeof(Group)>(values, array);
+      load_aligned<sizeof(Group)>(values, array);
     } else {
       STRATA_UNROLL
       for (int k = 0; k < N; ++k) values[k] = members >> k & 1u ? array[k] : T{};
@@ -112,7 +141,7 @@ struct alignas(N * sizeof(T) < kAccessBytes ? N * sizeof(T) : kAccessBytes) Grou
   }
   STRATA_HOST_DEVICE void store(T* array, unsigned members, bool whole) const {
     if (whole) {
-      copy_aligned<sizeof(Group)>(array, values);
+      store_aligned<sizeof(Group)>(array, values);
     } else {
       STRATA_UNROLL
       for (int k = 0; k < N; ++k) {

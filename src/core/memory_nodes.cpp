@@ -96,15 +96,29 @@ std::size_t MemoryNodes::size() const {
 void MemoryNodes::spread(std::span<std::byte> pages) const {
   if (!topology_) return;
   // See [Note: interleaved memory].
-  if (hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), topology_->nodes.bits,
-                             HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) == 0) {
-    return;
-  }
+  const bool done =
+      hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), topology_->nodes.bits,
+                             HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) == 0;
+  report(done, "spread " + format_bytes(pages.size()) + " over " + std::to_string(size()) + " NUMA nodes");
+}
+
+void MemoryNodes::prefer(std::span<std::byte> pages, unsigned node) const {
+  if (!topology_ || hwloc_bitmap_isset(topology_->nodes.bits, node) == 0) return;
+  const Bitmap one;
+  hwloc_bitmap_only(one.bits, node);
+  // Without HWLOC_MEMBIND_STRICT this is MPOL_PREFERRED, which takes another node's page where this one is full.
+  const bool done = hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), one.bits,
+                                           HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0;
+  report(done, "take " + format_bytes(pages.size()) + " from NUMA node " + std::to_string(node));
+}
+
+// Says once what was refused.
+void MemoryNodes::report(bool done, const std::string& what) const {
   const int error = errno;
   // relaxed: it guards nothing but the repetition of a line.
-  if (refused_.test_and_set(std::memory_order_relaxed)) return;
-  log::debug("the kernel refuses to spread " + format_bytes(pages.size()) + " over " + std::to_string(size()) +
-             " NUMA nodes (" + std::strerror(error) + "): pages come from the node that touches them first");
+  if (done || refused_.test_and_set(std::memory_order_relaxed)) return;
+  log::debug("the kernel refuses to " + what + " (" + std::strerror(error) +
+             "): pages come from the node that touches them first");
 }
 
 void MemoryNodes::bind_thread(std::size_t index, std::size_t count) const {
@@ -157,6 +171,7 @@ std::size_t MemoryNodes::size() const {
   return 1;
 }
 void MemoryNodes::spread(std::span<std::byte>) const {}
+void MemoryNodes::prefer(std::span<std::byte>, unsigned) const {}
 void MemoryNodes::bind_thread(std::size_t, std::size_t) const {}
 
 std::vector<std::vector<int>> cores_in_order(const std::vector<int>& cpus) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace strata {
@@ -24,6 +25,8 @@ class MemoryNodes {
   // one node. Advice: where the kernel refuses (containers without CAP_SYS_NICE and with seccomp), the pages come from
   // the node of the thread that touches them first, and a debug line says so once.
   void spread(std::span<std::byte> pages) const;
+  // Likewise: from the node with that number of the kernel as long as it has room, for memory that one device copies.
+  void prefer(std::span<std::byte> pages, unsigned node) const;
   // Binds the calling thread, number `index` of `count` that share work, to those of its CPUs that belong to one node,
   // so that neighbours stay together and no thread is moved between nodes. Does nothing where its CPUs are all of one
   // node. Advice likewise. Requires: index < count.
@@ -31,6 +34,8 @@ class MemoryNodes {
 
  private:
   struct Topology;
+  void report(bool done, const std::string& what) const;
+
   std::unique_ptr<Topology> topology_;  // null: one node
   mutable std::atomic_flag refused_{};
 };

@@ -40,8 +40,8 @@ struct BackendOptions {
   std::uint64_t budget_bytes = 0;  // of Device::allocate; what torch's allocator may take is beside it
 };
 
-// Where torch computes on this device's memory. Nowhere: the plug-in was built without torch. Host: with the fake runtime
-// of the tests, whose device memory is the host's.
+// Where torch computes on this device's memory. Nowhere: the plug-in was built without torch. Host: with the fake
+// runtime of the tests, whose device memory is the host's.
 enum class TorchPlace : std::uint8_t { Nowhere, Device, Host };
 
 // Thread-safety: as the ports say; facts(), pin(), optimizer() and math() from any thread. What it gave must not

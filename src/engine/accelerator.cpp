@@ -35,8 +35,8 @@ class HostAccelerator final : public Accelerator {
   ShardOptimizer& optimizer() override { return optimizer_; }
   ShardMath& math() override { return math_; }
   std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte>) override { return nullptr; }
-  std::unique_ptr<Stream> create_compute_stream() override {
-    auto stream = device_.create_stream("compute");
+  std::unique_ptr<Stream> create_library_stream(const std::string& name) override {
+    auto stream = device_.create_stream(name);
     stream->launch([this] { torch_allocator_.pay_on_this_thread(); });
     return stream;
   }
@@ -50,11 +50,11 @@ class HostAccelerator final : public Accelerator {
   cpu_adam::CpuShardMath math_;
 };
 
-// A device's stream whose launches compute on the host, as torch does with the fake runtime: what is queued before must
-// be done by then, where kernels would be queued behind it.
-class HostComputeStream final : public Stream {
+// A device's stream whose launches work in the device's memory on the host, as torch and Gloo do with the fake runtime:
+// what is queued before must be done by then, where kernels would be queued behind it.
+class HostLibraryStream final : public Stream {
  public:
-  explicit HostComputeStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  explicit HostLibraryStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
   void launch(std::function<void()> fn) override {
     stream_->record().wait_noexcept();
     stream_->launch(std::move(fn));
@@ -90,11 +90,11 @@ class CudaAccelerator final : public Accelerator {
   std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) override {
     return pages.empty() ? nullptr : backend_->pin(pages);
   }
-  std::unique_ptr<Stream> create_compute_stream() override {
-    auto stream = device().create_stream("compute");
+  std::unique_ptr<Stream> create_library_stream(const std::string& name) override {
+    auto stream = device().create_stream(name);
     if (!torch_allocator_) return stream;
     stream->launch([this] { torch_allocator_->pay_on_this_thread(); });
-    return std::make_unique<HostComputeStream>(std::move(stream));
+    return std::make_unique<HostLibraryStream>(std::move(stream));
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "core/device.h"
 #include "core/shard_optimizer.h"
@@ -25,8 +26,8 @@ class Accelerator {
   // Host memory that copies to and from the device will touch: whole pages, pinned until the result is destroyed, which
   // is before the memory is freed. Null where it makes no difference.
   virtual std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) = 0;
-  // The stream whose launches run torch, whose tensors are paid out of the device's budget.
-  virtual std::unique_ptr<Stream> create_compute_stream() = 0;
+  // A stream whose launches call torch or a communicator. Torch's tensors are paid out of the device's budget.
+  virtual std::unique_ptr<Stream> create_library_stream(const std::string& name) = 0;
 };
 
 struct AcceleratorNeeds {

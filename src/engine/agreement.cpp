@@ -32,7 +32,8 @@ double hash_of_settings(const EngineConfig& c) {
   all(c.adamw.beta1, c.adamw.beta2, c.adamw.epsilon, c.adamw.weight_decay, c.adamw.max_grad_norm);
   all(c.optimizer.kind, c.optimizer.master, c.optimizer.moments);
   all(c.zero_stage, c.persistence_threshold, c.rank_independent_sums, c.overlap_update, c.delay_update);
-  all(c.loss_scale.has_value(), c.shard_within_node, c.slow_links.two_hops, c.slow_links.node_partition);
+  all(c.cuda_device.has_value(), c.loss_scale.has_value(), c.shard_within_node, c.slow_links.two_hops,
+      c.slow_links.node_partition);
   all(c.slow_links.weights ? static_cast<int>(*c.slow_links.weights) : -1);
   all(c.slow_links.gradients ? static_cast<int>(*c.slow_links.gradients) : -1);
   return hash.as_double();

@@ -75,6 +75,7 @@ std::vector<std::string> Engine::Impl::frozen_groups() const {
 
 std::string Engine::Impl::description() const {
   std::ostringstream out;
+  if (parts.gpu) out << "on " << parts.gpu->facts.name << ", ";
   out << "parameters " << name_of(config.param_type) << ", matrix products " << compute_name() << ", CPU Adam "
       << name_of(optimizer_.isa()) << " on " << pool_->threads() << " threads, parameters on "
       << name_of(plan.placement.param);

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/memory_nodes.h"
 #include "engine/engine_impl.h"
 #include "zero/torch_host.h"
 
@@ -80,8 +81,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
       busy_(config.trace),
       copy_in_(device_.create_stream("copy-in")),
       copy_out_(device_.create_stream("copy-out")),
-      comm_stream_(device_.create_stream("comm")),
-      compute_stream_(accelerator_->create_compute_stream()),
+      comm_stream_(accelerator_->create_library_stream("comm")),
+      compute_stream_(accelerator_->create_library_stream("compute")),
       update_in_(device_.create_stream("update-in")),
       update_stream_(device_.create_stream("update")),
       update_out_(device_.create_stream("update-out")) {
@@ -113,7 +114,12 @@ Engine::Impl::Impl(const EngineConfig& engine_config, ModelParts model_parts, Me
   compute_stream_->launch([threads] { zero::set_torch_threads(threads); });
 }
 
+// Before the pages are touched, which pinning does: from the node of the GPU's slot, so that copies do not cross the
+// link between processors.
 void Engine::Impl::pin(std::span<std::byte> pages) {
+  if (parts.gpu && parts.gpu->facts.numa_node >= 0) {
+    machine_nodes().prefer(pages, static_cast<unsigned>(parts.gpu->facts.numa_node));
+  }
   if (auto region = accelerator_->pin(pages)) pinned_.push_back(std::move(region));
 }
 

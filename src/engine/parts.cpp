@@ -29,7 +29,7 @@ constexpr std::uint64_t kGpuBase = 512_MiB;
 // What torch's allocator on a GPU takes beyond its tensors: the workspace of matrix products, and rounding to blocks.
 // Unproven: no GPU has run this.
 constexpr std::uint64_t kGpuWorkspace = 96_MiB;
-constexpr std::uint64_t kGpuRounding = 20;  // one part in so many
+constexpr std::uint64_t kGpuRounding = 10;  // one part in so many
 // What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes as measured elsewhere (25 GB/s),
 // and device memory of 1 TB/s.
 constexpr double kAssumedLink = 1 / 25e9;
@@ -129,8 +129,9 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
   const bool chooses = config.update_site == UpdateSite::Auto && config.optimizer_home != TierKind::Device;
   if (config.training && (chooses || config.cuda_device)) {  // a GPU's link is also part of the ideal step
     parts.update_costs = update_costs(config, parts.gpu.has_value());
-    if (config.comm) agree(*config.comm, parts.update_costs);
   }
+  // By ranks of all settings, so that those that differ get as far as being told.
+  if (config.comm) agree(*config.comm, parts.update_costs);
   std::optional<int> torch_device;
   if (parts.gpu && parts.gpu->torch == cuda::TorchPlace::Device) {
     torch_device = config.cuda_device;

@@ -126,6 +126,26 @@ TEST_F(MemoryNodesTest, TakeTurnsForThePagesOfARegion) {
   EXPECT_NE(policy.find(" interleave:0"), std::string::npos) << policy;
 }
 
+TEST_F(MemoryNodesTest, OneMayBePreferredAndNeedNotHaveRoom) {
+  pretend("numa:2 core:1 pu:1", "1");
+  MemoryNodes().prefer(region_.span(), 0);
+
+  const std::string policy = test::numa_policy_of(region_.data());
+  if (policy.empty()) GTEST_SKIP() << "no /proc/self/numa_maps here";
+  EXPECT_NE(policy.find(" prefer"), std::string::npos) << policy;
+}
+
+TEST_F(MemoryNodesTest, ThatAreNotThereAreNotPreferred) {
+  pretend("numa:2 core:1 pu:1", "1");
+  log::set_level(log::Level::Debug);
+  testing::internal::CaptureStderr();
+
+  MemoryNodes().prefer(region_.span(), 7);
+
+  log::set_level(log::Level::Info);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "the kernel was not asked";
+}
+
 TEST_F(MemoryNodesTest, ThatTheKernelRefusesCostOneDebugLine) {
   pretend("numa:2(indexes=0,100000) core:1 pu:1", "1");
   const MemoryNodes nodes;

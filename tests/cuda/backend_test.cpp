@@ -68,8 +68,7 @@ TEST(CudaBackend, RefusesAGpuWithoutKernels) {
 
 TEST(CudaBackend, RefusesADeviceThatIsNotThere) {
   const FakeRuntime runtime;
-  EXPECT_THAT(refusal({.device = 5, .budget_bytes = 0}),
-              testing::HasSubstr("cudaErrorInvalidDevice"));
+  EXPECT_THAT(refusal({.device = 5, .budget_bytes = 0}), testing::HasSubstr("cudaErrorInvalidDevice"));
 }
 
 TEST(CudaBackend, PinsHostMemory) {

@@ -103,5 +103,19 @@ TEST(CudaDevice, WorksAsTheSecondDeviceFromThreadsThatNeverChoseIt) {
   EXPECT_EQ(device.name(), "cuda:1");
 }
 
+TEST(CudaDevice, TakesItsMemoryFromItsOwnDevice) {
+  for (const bool pools : {true, false}) {
+    const FakeRuntime runtime({.devices = 2, .memory_bytes = 1 << 20, .pools = pools});
+    cuda::CudaDevice device({.index = 1, .budget_bytes = 1 << 20, .on_stream_thread = {}});
+    const Buffer buffer = device.allocate(kPageBytes, MemoryTag::Gather);
+    std::size_t available = 0;
+    std::size_t total = 0;
+
+    const DeviceScope scope(device.context());
+    ASSERT_EQ(cudaMemGetInfo(&available, &total), cudaSuccess);
+    EXPECT_EQ(available, total - kPageBytes);
+  }
+}
+
 }  // namespace
 }  // namespace strata::test

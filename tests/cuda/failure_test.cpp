@@ -161,6 +161,8 @@ TEST_F(CudaFailures, AWaitThatCudaRefusesFailsTheStreamWhenTheEventIsComplete) {
   stream->wait(produced);
   const Event event = stream->record();
   wait_for_calls("cudaStreamWaitEvent", 1);
+  const auto other = device_.create_stream("other");
+  for (int i = 0; i < 50; ++i) other->record().wait();  // time for an event that does not wait to complete
 
   EXPECT_FALSE(event.ready());
   gate.complete();

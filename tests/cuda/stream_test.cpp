@@ -148,6 +148,21 @@ TEST_F(CudaStreams, ARetiredBufferLivesUntilTheKernelsBeforeItsEventHaveRun) {
   EXPECT_EQ(device_.budget().used(), 0U);
 }
 
+TEST_F(CudaStreams, ABufferIsFreedInTimeAlsoWhileTheStreamsThreadIsBusy) {
+  EventSource kernel_gate;
+  EventSource launch_gate;
+  const auto stream = device_.create_stream("s");
+  stream->launch([opened = kernel_gate.event()] { launch_kernel([opened] { opened.wait(); }); });
+  stream->retire(on_device(), stream->record());
+  const Event after = stream->record();
+  stream->launch([opened = launch_gate.event()] { opened.wait(); });
+
+  kernel_gate.complete();
+  after.wait();
+  EXPECT_EQ(device_.budget().used(), 0U);
+  launch_gate.complete();
+}
+
 TEST_F(CudaStreams, EventsAreUsedAgain) {
   const auto stream = device_.create_stream("s");
   for (int i = 0; i < 50; ++i) stream->record().wait();

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "engine/cuda_plugin.h"
 #include "engine/engine.h"
+#include "engine/tiny_ranks.h"
 #include "engine/tiny_run.h"
 #include "support/fake_cuda/fake_cuda.h"
 #include "support/temp_dir.h"
@@ -138,6 +139,38 @@ TEST_F(CudaEngine, SeveralMicroBatchesInBothOrdersHaveTheBitsOfTheHostDevice) {
       expect_equal(with(0), with(std::nullopt));
     }
   }
+}
+
+TEST_F(CudaEngine, TwoRanksHaveTheBitsOfTheHostDeviceInEveryStage) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    std::vector<Run> runs;
+    for (const std::optional<int> device : {std::optional<int>(), std::optional(0)}) {
+      EngineConfig one = config(kHomes[1], device);
+      one.zero_stage = stage;
+      one.update_site = UpdateSite::Streamed;
+      Run& run = runs.emplace_back();
+      test::run_engines(one, 2, [&](Engine& engine) {
+        const std::vector<StepSummary> steps = test::train_tiny(engine, 2);
+        const std::vector<std::uint32_t> bits = test::tiny_parameter_bits(engine);
+        if (engine.communicator().rank() != 0) return;
+        for (const StepSummary& step : steps) run.losses.push_back(step.loss);
+        run.bits = bits;
+      });
+    }
+    expect_equal(runs[1], runs[0]);
+  }
+}
+
+TEST_F(CudaEngine, RanksOnDifferentKindsOfDevicesAreNoRun) {
+  test::PlainMath math;
+  std::vector<std::shared_ptr<Communicator>> comms;
+  for (auto& comm : comm::make_thread_ranks(2, math)) comms.push_back(std::move(comm));
+  test::run_ranks(2, [&](std::size_t rank) {
+    EngineConfig mine = config(kHomes[0], rank == 0 ? std::optional(0) : std::nullopt);
+    mine.comm = comms[rank];
+    EXPECT_THROW(Engine::create(mine), CommError);
+  });
 }
 
 TEST_F(CudaEngine, GeneratesAndEvaluatesAsOnTheHost) {

@@ -16,7 +16,7 @@ struct Config {
   bool delays = true;
   int devices = 1;
   std::uint64_t memory_bytes = std::uint64_t{8} << 30;  // of each device
-  bool pools = true;                                      // cudaDevAttrMemoryPoolsSupported
+  bool pools = true;                                    // cudaDevAttrMemoryPoolsSupported
   bool unaligned = false;  // memory begins 256 bytes behind a page, which CUDA's promise allows
   int major = 8;
   int minor = 9;
