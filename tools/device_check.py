@@ -15,8 +15,9 @@ import sys
 import time
 import traceback
 
-from device_parts import PARTS, Context, Failed, NoGpu, Skipped
+from device_context import Context, Failed, Skipped
 from device_pack import pack
+from device_parts import PARTS
 
 NO_GPU = 6
 

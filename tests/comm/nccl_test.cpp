@@ -1,5 +1,5 @@
-// The NCCL plug-in loads, and says why where it cannot work. The contract suite for it needs a device port for CUDA and
-// waits for one; where there is no GPU this says so.
+// NCCL in the CUDA plug-in loads, and says why where it cannot work. Its communicator:
+// tests/gpu/nccl_communicator_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
