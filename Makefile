@@ -54,6 +54,7 @@ demo: program
 bench: program
 	@cmake --build --preset release -j $(JOBS) --target strata_adam_shared
 	@$(BUILD)/bin/strata bench adam
+	@$(BUILD)/bin/strata bench link
 	@tools/setup_bench.sh || echo "bench: the other side is not installed; what needs it is left out"
 	@$(BENCH_PYTHON) bench/adam_vs_peers.py --library $(BUILD)/bench/libstrata_adam_shared.so
 	@$(BUILD)/bin/strata bench nvme --dir $(BENCH_DIR)
