@@ -70,11 +70,11 @@ class CudaOptimizer final : public ShardOptimizer {
 
   void queue(const UpdateRun& run) const {
     if (config_.moments == MomentEncoding::Fp32 || moments_of(config_.kind) == 0) {
-      check_call(strata_cuda_update_fp32(&run, current_stream()), "strata_cuda_update_fp32");
+      check(strata_cuda_update_fp32(&run, current_stream()), "strata_cuda_update_fp32");
     } else if (config_.moments == MomentEncoding::Bf16) {
-      check_call(strata_cuda_update_bf16(&run, current_stream()), "strata_cuda_update_bf16");
+      check(strata_cuda_update_bf16(&run, current_stream()), "strata_cuda_update_bf16");
     } else {
-      check_call(strata_cuda_update_block8(&run, current_stream()), "strata_cuda_update_block8");
+      check(strata_cuda_update_block8(&run, current_stream()), "strata_cuda_update_block8");
     }
   }
 

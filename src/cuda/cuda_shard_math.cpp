@@ -25,22 +25,22 @@ class CudaShardMath final : public ShardMath {
  public:
   CudaShardMath() {
     void* lanes = nullptr;
-    check_call(cudaMallocHost(&lanes, kBlocksAtOnce * kernels::kSumLanes * sizeof(double)), "cudaMallocHost");
+    check(cudaMallocHost(&lanes, kBlocksAtOnce * kernels::kSumLanes * sizeof(double)), "cudaMallocHost");
     lanes_.reset(static_cast<double*>(lanes));
   }
 
   void cast(TensorSpan destination, TensorSpan source) override {
     check_same_numel(destination, source);
-    check_call(strata_cuda_cast(destination.data, type_of(destination), source.data, type_of(source), numel_of(source),
-                                current_stream()),
-               "strata_cuda_cast");
+    check(strata_cuda_cast(destination.data, type_of(destination), source.data, type_of(source), numel_of(source),
+                           current_stream()),
+          "strata_cuda_cast");
   }
 
   void accumulate(TensorSpan destination, TensorSpan source) override {
     check_same_numel(destination, source);
-    check_call(strata_cuda_accumulate(destination.data, type_of(destination), source.data, type_of(source),
-                                      numel_of(source), current_stream()),
-               "strata_cuda_accumulate");
+    check(strata_cuda_accumulate(destination.data, type_of(destination), source.data, type_of(source), numel_of(source),
+                                 current_stream()),
+          "strata_cuda_accumulate");
   }
 
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override {
@@ -56,24 +56,24 @@ class CudaShardMath final : public ShardMath {
 
   void quantize(TensorSpan message, TensorSpan values, BlockCode code) override {
     check_message(message, values, code);
-    check_call(strata_cuda_quantize(message.data, values.data, type_of(values), numel_of(values),
-                                    static_cast<int>(code), current_stream()),
-               "strata_cuda_quantize");
+    check(strata_cuda_quantize(message.data, values.data, type_of(values), numel_of(values), static_cast<int>(code),
+                               current_stream()),
+          "strata_cuda_quantize");
   }
 
   void dequantize(TensorSpan values, TensorSpan message, BlockCode code) override {
     check_message(message, values, code);
-    check_call(strata_cuda_dequantize(values.data, type_of(values), message.data, numel_of(values),
-                                      static_cast<int>(code), current_stream()),
-               "strata_cuda_dequantize");
+    check(strata_cuda_dequantize(values.data, type_of(values), message.data, numel_of(values), static_cast<int>(code),
+                                 current_stream()),
+          "strata_cuda_dequantize");
   }
 
   void dequantize_add(TensorSpan sum, TensorSpan message, BlockCode code) override {
     check_sum_type(sum);
     check_message(message, sum, code);
-    check_call(strata_cuda_dequantize_add(sum.as<float>(), message.data, numel_of(sum), static_cast<int>(code),
-                                          current_stream()),
-               "strata_cuda_dequantize_add");
+    check(strata_cuda_dequantize_add(sum.as<float>(), message.data, numel_of(sum), static_cast<int>(code),
+                                     current_stream()),
+          "strata_cuda_dequantize_add");
   }
 
  private:
@@ -86,9 +86,9 @@ class CudaShardMath final : public ShardMath {
 
   // The device writes the lanes of each block to pinned memory, 128 bytes for 65,536 elements, and the host folds them.
   void sum_blocks(TensorSpan values, std::span<double> sums) {
-    check_call(strata_cuda_sum_lanes(lanes_.get(), values.data, type_of(values), numel_of(values), current_stream()),
-               "strata_cuda_sum_lanes");
-    check_call(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
+    check(strata_cuda_sum_lanes(lanes_.get(), values.data, type_of(values), numel_of(values), current_stream()),
+          "strata_cuda_sum_lanes");
+    check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
     for (std::size_t i = 0; i < sums.size(); ++i) {
       sums[i] = kernels::fold_lanes(lanes_.get() + i * kernels::kSumLanes);
     }

@@ -1,4 +1,4 @@
-// Return codes of the CUDA runtime as exceptions, and what all parts of one device share.
+// What all parts of one device share: which it is, and the error that it was lost to.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,14 +7,9 @@
 #include <mutex>
 #include <string>
 
+#include "cuda/cuda_call.h"
+
 namespace strata::cuda {
-
-// Throws: DeviceError with the call, the error's name and its text. Takes the error back from cudaGetLastError(), so
-// that whoever looks there next (torch does, after each of its launches) is not blamed for it.
-void check(cudaError_t error, const char* call);
-
-// After these the context of the process is gone: every later call returns the same error.
-bool is_sticky(cudaError_t error);
 
 // One GPU of the process. Thread-safe.
 class DeviceContext {

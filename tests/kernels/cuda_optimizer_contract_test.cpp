@@ -56,7 +56,9 @@ TEST(CudaOptimizer, SaysWhichLaunchFailedAndWhy) {
     cuda::make_cuda_optimizer({})->step(ordinary_step(), shard.views(segments));
     ADD_FAILURE() << "no error";
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "strata_cuda_update_fp32: unspecified launch failure (error 719)");
+    EXPECT_STREQ(error.what(),
+                 "strata_cuda_update_fp32 failed: cudaErrorLaunchFailure, unspecified launch failure; nothing can run "
+                 "on this GPU until the program is started again");
   }
   fake_runtime().launch_error = cudaSuccess;
 }

@@ -207,7 +207,9 @@ TEST_F(CudaShardMath, ReportsWhatTheStreamSaysWhenItWaitsForTheSums) {
     math_->block_sums_of_squares(values.span(), sums);
     ADD_FAILURE() << "no error";
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "cudaStreamSynchronize: unspecified launch failure (error 719)");
+    EXPECT_STREQ(error.what(),
+                 "cudaStreamSynchronize failed: cudaErrorLaunchFailure, unspecified launch failure; nothing can run on "
+                 "this GPU until the program is started again");
   }
   test::fake_runtime().synchronize_error = cudaSuccess;
 }

@@ -105,6 +105,19 @@ TEST_P(UpdateKernels, TreatEachSegmentAsItAsksAndLeavePaddingAlone) {
   });
 }
 
+// Also where it holds something: a whole block of it, and the ends of others.
+TEST_P(UpdateKernels, LeavePaddingAloneThatIsNotZero) {
+  const std::vector<Segment> segments = {{"a", {}, 3, 100, true}, {"b", {}, 700, 400, false}, {"c", {}, 2000, 5, true}};
+  for_each_type([&](DType param, DType grad) {
+    SCOPED_TRACE(std::string(name_of(param)) + " <- " + std::string(name_of(grad)));
+    const Shard actual = shard(param, grad, 2500), expected = shard(param, grad, 2500);
+
+    step(actual, expected, segments);
+
+    ASSERT_TRUE(actual.same_bytes(expected));
+  });
+}
+
 TEST_P(UpdateKernels, TakeSpecialValuesAsTheScalarLoopsDo) {
   const std::uint64_t seed = test::test_seed(8);
   SCOPED_TRACE("seed " + std::to_string(seed));
