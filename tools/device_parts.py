@@ -33,6 +33,9 @@ def build(context):
         raise Skipped(f"STRATA_BUILD names {context.build}, which is used as it is")
     if not shutil.which("cmake"):
         raise Skipped("there is no cmake; what is built is used")
+    cache = context.build / "CMakeCache.txt"
+    if cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
+        raise Skipped(f"{context.build} was configured in another place; it is used as it is")
     if not (context.build / "build.ninja").exists():
         context.run("cmake", "--preset", "release", "-Wno-dev", f"-DSTRATA_PYTHON={sys.executable}")
     listed = context.run("cmake", "--build", context.build, "--target", "help")
