@@ -10,8 +10,8 @@
 
 namespace strata::bench {
 
-// Takes steps as configured, one right after the other, with random weights and the same batch each time, after one that
-// warms up. One rank only. measuring.rounds and trace count.
+// Takes steps as configured, one right after the other, with random weights and the same batch each time, after one
+// that warms up. One rank only. measuring.rounds and trace count.
 // {"parameters", "tokens", "rounds", "description", "recomputed_layers", "step": as run_step_bench, "losses": of each
 //  step, "ideal_seconds", "ideal_fraction": ideal / seconds, "binding_link": medians of what the engine knows of the
 //  busiest link, null while a rate is unknown, "to_device_bytes", "to_host_bytes": of the last step, "peak_rss_bytes"}
