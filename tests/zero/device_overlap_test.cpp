@@ -158,5 +158,118 @@ TEST(DeviceUpdates, WithOneSetTakeTheSum) {
   });
 }
 
+// Seconds of one visit of one layer, and of the bytes of one layer each way.
+struct LayerCosts {
+  double gather, forward, backward, grads_out;
+};
+
+std::string text(const LayerCosts& costs) {
+  return "gather " + std::to_string(costs.gather) + ", forward " + std::to_string(costs.forward) + ", backward " +
+         std::to_string(costs.backward) + ", gradients out " + std::to_string(costs.grads_out);
+}
+
+constexpr LayerCosts kLayerCosts[] = {
+    {2, 8, 16, 4}, {4, 4, 4, 4},   {4, 8, 8, 8},  // computing takes longest, or as long
+    {8, 2, 4, 1},  {16, 8, 16, 8},                // gathers do
+    {2, 4, 8, 32}, {8, 4, 8, 16},                 // the gradients' way out does
+};
+
+// An engine with everything at home in host memory, whose groups are all of one size.
+class TimedEngine {
+ public:
+  static constexpr std::size_t kBlocks = 4;
+  static constexpr std::size_t kLayers = kBlocks + 2;
+
+  // `micro_batches` go through a layer together.
+  TimedEngine(const LayerCosts& costs, GatherAhead ahead, std::size_t micro_batches = 1)
+      : device_(kDeviceBytes, {.to_device = kLayerBytes / costs.gather, .to_host = kLayerBytes / costs.grads_out}),
+        engine_({.blocks = kBlocks,
+                 .micro_batches = micro_batches,
+                 .accumulation = Accumulation::Vertical,
+                 .head = ToyCompute::Head::Own,
+                 .vocabulary = 100,
+                 .gather_ahead = ahead,
+                 .other_device = &device_}) {
+    for (const FlatLayout& layout : engine_.compute.layouts()) {
+      EXPECT_EQ(static_cast<double>(layout.numel() * sizeof(float)), kLayerBytes);
+    }
+    engine_.compute.on_visit = [this, costs](Direction direction, std::size_t) {
+      device_.spend(direction == Direction::Forward ? costs.forward : costs.backward);
+    };
+  }
+
+  double seconds_of_step() {
+    (void)engine_.step();
+    return device_.seconds();
+  }
+  double seconds_of_evaluation() {
+    (void)engine_.evaluate();
+    return device_.seconds();
+  }
+
+ private:
+  static constexpr double kLayerBytes = 16384;
+  SimulatedDevice device_;
+  ToyEngine engine_;
+};
+
+constexpr double kLayers = TimedEngine::kLayers;
+
+// Each resource is busy for what it has to do; before that something must come to it, and afterwards something is left.
+TEST(LayerOverlap, GathersOfAForwardRunBesideTheComputingOfTheLayerBefore) {
+  for (const LayerCosts& costs : kLayerCosts) {
+    SCOPED_TRACE(text(costs));
+    const double gathers = kLayers * costs.gather + costs.forward;
+    const double compute = costs.gather + kLayers * costs.forward;
+    EXPECT_EQ(TimedEngine(costs, GatherAhead::One).seconds_of_evaluation(), std::max(gathers, compute));
+  }
+}
+
+TEST(LayerOverlap, WithOneGatherSlotAForwardTakesTheSum) {
+  for (const LayerCosts& costs : kLayerCosts) {
+    SCOPED_TRACE(text(costs));
+    EXPECT_EQ(TimedEngine(costs, GatherAhead::None).seconds_of_evaluation(), kLayers * (costs.gather + costs.forward));
+  }
+}
+
+// Layers 0..L-2 run forward, then L-1..0 backward, and the last of these needs no parameters.
+double fastest_step(const LayerCosts& costs) {
+  // The end of the first backward, when the first gradient can leave; there are as many to come.
+  const double half =
+      std::max(costs.gather + (kLayers - 1) * costs.forward + costs.backward, kLayers * costs.gather + costs.backward);
+  const double last_two = std::max(2 * costs.backward + costs.grads_out, costs.backward + 2 * costs.grads_out);
+  const double gathers = (2 * kLayers - 2) * costs.gather + last_two;
+  const double compute = half + (kLayers - 1) * costs.backward + costs.grads_out;
+  const double grads_out = half + kLayers * costs.grads_out;
+  return std::max({gathers, compute, grads_out});
+}
+
+TEST(LayerOverlap, InAStepGathersAndTheWayOutOfGradientsRunBesideComputing) {
+  for (const LayerCosts& costs : kLayerCosts) {
+    SCOPED_TRACE(text(costs));
+    EXPECT_EQ(TimedEngine(costs, GatherAhead::One).seconds_of_step(), fastest_step(costs));
+  }
+}
+
+// A gradient that is summed on the device travels once.
+TEST(LayerOverlap, InAStepOfTwoMicroBatchesVerticallyAsWell) {
+  for (const LayerCosts& costs : kLayerCosts) {
+    SCOPED_TRACE(text(costs));
+    EXPECT_EQ(TimedEngine(costs, GatherAhead::One, 2).seconds_of_step(),
+              fastest_step({costs.gather, 2 * costs.forward, 2 * costs.backward, costs.grads_out}));
+  }
+}
+
+// Gathers and computing take turns. A gradient leaves while the next layer is gathered, if it is: there is one buffer.
+TEST(LayerOverlap, WithOneSlotAStepTakesTheSum) {
+  for (const LayerCosts& costs : kLayerCosts) {
+    SCOPED_TRACE(text(costs));
+    const double forward = (kLayers - 1) * (costs.gather + costs.forward);
+    const double between = (kLayers - 2) * std::max(costs.gather, costs.grads_out) + costs.grads_out;
+    const double backward = costs.gather + kLayers * costs.backward + between + costs.grads_out;
+    EXPECT_EQ(TimedEngine(costs, GatherAhead::None).seconds_of_step(), forward + backward);
+  }
+}
+
 }  // namespace
 }  // namespace strata::zero
