@@ -88,12 +88,13 @@ void GradReducer::sum_on_device(std::size_t group, TensorSpan flat, const Device
     slots_.release(lease, streams_.comm.record());
     return;
   }
-  // It travels in the home's type; `flat` itself is done with.
+  // It travels in the home's type; the other one is done with before.
   const bool narrow = store_.spec(arrival_home(group)).dtype != DType::F32;
   if (narrow) streams_.comm.launch([math = &device_math_, total, flat] { math->cast(flat, total); });
+  const Event summed = streams_.comm.record();
   const Event sent = send(group, narrow ? flat : total, Arrival::Overwrites);
-  slots_.release(lease, sent);
-  options_.accumulators->release(sum, sent);
+  slots_.release(lease, narrow ? sent : summed);
+  options_.accumulators->release(sum, narrow ? summed : sent);
 }
 
 Event GradReducer::send(std::size_t group, TensorSpan flat, Arrival arrival) {

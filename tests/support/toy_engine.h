@@ -48,6 +48,7 @@ struct ToyOptions {
   zero::UpdateTime update_time = zero::UpdateTime::AfterBackward;
   ToySites sites = ToySites::AsHomes;
   HostDeviceOptions device = {};
+  Device* other_device = nullptr;  // instead of a host device
   // The ranks of which this engine is one; null: it is alone.
   Communicator* comm = nullptr;
   int zero_stage = 3;
@@ -209,7 +210,8 @@ class ToyEngine {
 
   const ToyOptions options;
   Budget host{"host memory", std::uint64_t{128} << 20};
-  HostDevice device{std::uint64_t{64} << 20, options.device};
+  HostDevice host_device{std::uint64_t{64} << 20, options.device};
+  Device& device = options.other_device != nullptr ? *options.other_device : host_device;
   ThreadExecutor completions{"completions"};
   MemoryBlobStore memory{completions};
   FaultyBlobStore blobs{memory};
@@ -387,11 +389,12 @@ class ToyEngine {
     gather = std::make_unique<zero::DeviceSlots>(
         device, MemoryTag::Gather,
         alias ? std::vector<zero::SlotClass>{} : zero::plan_slot_classes(bytes, gathered, window));
-    grads = std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, 1));
+    grads =
+        std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(bytes, reduced, window));
     std::vector<std::uint64_t> sums;
     for (const zero::FlatLayout& layout : compute.layouts()) sums.push_back(layout.numel() * sizeof(float));
     accumulators =
-        std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(sums, reduced, 1));
+        std::make_unique<zero::DeviceSlots>(device, MemoryTag::Grad, zero::plan_slot_classes(sums, reduced, window));
   }
 
   void make_schedules() {
