@@ -25,7 +25,7 @@ command -v $compiler >/dev/null || skip "$compiler is missing (apt-get install g
 mkdir -p "$build/include"
 ln -sfn /usr/include/hwy "$build/include/hwy"
 flags="-std=c++20 -O2 -ffp-contract=off -DSTRATA_WITHOUT_HWLOC -Isrc -I. -Itests -isystem $build/include -isystem $googletest/googletest/include"
-sources="src/core/bytes.cpp src/core/cgroup.cpp src/core/allowed_cpus.cpp src/core/dtype.cpp src/core/error.cpp src/core/event.cpp src/core/memory_nodes.cpp
+sources="src/core/bytes.cpp src/core/cgroup.cpp src/core/allowed_cpus.cpp src/core/dtype.cpp src/core/shard_checks.cpp src/core/error.cpp src/core/event.cpp src/core/memory_nodes.cpp
   src/core/optimizer_config.cpp src/core/thread_pool.cpp $(echo cpu_adam/*.cpp)
   tests/core/block_codes_test.cpp tests/core/state_encodings_test.cpp tests/cpu_adam/block_kernels_test.cpp
   tests/cpu_adam/cpu_optimizer_contract_test.cpp tests/cpu_adam/isa_equality_test.cpp

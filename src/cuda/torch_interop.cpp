@@ -16,9 +16,9 @@ void start(int device) {
   // cuBLAS chooses among algorithms by what its workspace allows; this size makes that the same choice every time.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   // Segments that grow: layers of different sizes share them, so less is reserved than the sum of the largest.
-  setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
-  // What torch has no such variant of is done all the same, with a warning.
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  if (std::getenv("PYTORCH_ALLOC_CONF") == nullptr) setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
+  // Strictly: with warnings only, attention's backward keeps its variants that add in any order.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // nothing here reads what it has not written
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));

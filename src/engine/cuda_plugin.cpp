@@ -33,6 +33,9 @@ Plugin load() {
     plugin.why_not = "there is no NVIDIA driver here (libcuda.so.1 is not found)";
     return plugin;
   }
+  // Streams that share a connection wait for each other without a reason: the engine alone has nine, and eight is the
+  // default. Read with the first call of CUDA.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     plugin.why_not = "the CUDA plug-in cannot be loaded: " + std::string(dlerror());

@@ -1,5 +1,8 @@
 #include "engine/from_run_config.h"
 
+#include "core/bytes.h"
+#include "core/error.h"
+#include "core/log.h"
 #include "engine/cuda_plugin.h"
 
 namespace strata::engine {
@@ -72,8 +75,16 @@ IoBackend backend_of(IoBackendChoice choice) {
 }  // namespace
 
 std::optional<int> cuda_device_of(DeviceChoice choice) {
-  const bool gpu = choice == DeviceChoice::Cuda || (choice == DeviceChoice::Auto && cuda_devices().count > 0);
-  return gpu ? std::optional(0) : std::nullopt;
+  if (choice == DeviceChoice::Cuda) return 0;
+  if (choice == DeviceChoice::Host || cuda_devices().count == 0) return std::nullopt;
+  try {
+    const auto backend = open_cuda({.device = 0, .budget_bytes = kPageBytes});
+    if (backend->torch_place() != cuda::TorchPlace::Nowhere) return 0;
+    log::warning("the GPU is left alone, because the CUDA plug-in was built without torch");
+  } catch (const DeviceError& error) {
+    log::warning(std::string("the GPU is left alone: ") + error.what());
+  }
+  return std::nullopt;
 }
 
 EngineConfig engine_config(const RunConfig& run) {

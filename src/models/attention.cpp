@@ -25,8 +25,13 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (window > 0 && window < tokens) mask = sliding_window_mask(tokens, window, q.options());
   // The flash kernel of the CPU is taken for both forms: it holds blocks of scores and never [B, heads, T, T], shares
   // key heads without copies, and gives each (sequence, head) to one thread, so its bits do not depend on threads.
-  const at::Tensor out = at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/!mask,
-                                                          /*scale=*/std::nullopt, /*enable_gqa=*/true);
+  // Of the kernels for a GPU the one that shares key heads takes neither a mask nor fp32, and what would be left holds
+  // all scores: there each query head gets its key.
+  const bool shares = !q.is_cuda() || (!mask && q.scalar_type() != at::kFloat);
+  const std::int64_t each = shares ? 1 : q.size(1) / k.size(1);
+  const at::Tensor out = at::scaled_dot_product_attention(
+      q, each == 1 ? k : k.repeat_interleave(each, 1), each == 1 ? v : v.repeat_interleave(each, 1), mask,
+      /*dropout_p=*/0.0, /*is_causal=*/!mask, /*scale=*/std::nullopt, /*enable_gqa=*/each == 1);
   return out.transpose(1, 2).reshape({sequences, tokens, -1});
 }
 

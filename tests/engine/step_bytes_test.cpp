@@ -132,7 +132,8 @@ TEST_F(StepBytes, AreReadAndWrittenOncePerVisitInEveryEncoding) {
       EngineConfig one = config(optimizer);
       one.micro_batches = micro_batches;
       one.accumulation = micro_batches > 1 ? Accumulation::Vertical : Accumulation::Horizontal;
-      expect_bytes(one, {.turning = 2});
+      // As below, in fewer pages.
+      expect_bytes(one, {.turning = 2, .lost = 1});
     }
   }
 }
