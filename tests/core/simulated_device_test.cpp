@@ -27,8 +27,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 class SimulatedStreams : public ::testing::Test {
  protected:
-  void to_device(Stream& stream) { stream.copy(memory_.data(), host_.data(), kBytes); }
-  void to_host(Stream& stream) { stream.copy(host_.data() + kBytes, memory_.data(), kBytes); }
+  // Each stream has memory of its own for each direction: nothing but time orders them.
+  void to_device(Stream& stream) {
+    stream.copy(part(memory_.data(), stream, 0), part(host_.data(), stream, 0), kBytes);
+  }
+  void to_host(Stream& stream) { stream.copy(part(host_.data(), stream, 1), part(memory_.data(), stream, 1), kBytes); }
   void spend(Stream& stream, double seconds) {
     stream.launch([this, seconds] { device_.spend(seconds); });
   }
@@ -37,9 +40,13 @@ class SimulatedStreams : public ::testing::Test {
     return device_.seconds();
   }
 
-  std::array<std::byte, 2 * kBytes> host_{};
+  std::byte* part(std::byte* begin, const Stream& stream, std::size_t direction) const {
+    return begin + (2 * direction + (&stream == b_.get() ? 1 : 0)) * kBytes;
+  }
+
+  std::array<std::byte, 4 * kBytes> host_{};
   SimulatedDevice device_{std::uint64_t{1} << 20, kRates};
-  Buffer memory_ = device_.allocate(2 * kBytes, MemoryTag::Staging);
+  Buffer memory_ = device_.allocate(4 * kBytes, MemoryTag::Staging);
   std::unique_ptr<Stream> a_ = device_.create_stream("a");
   std::unique_ptr<Stream> b_ = device_.create_stream("b");
 };
