@@ -30,13 +30,13 @@ struct SimulatedRates {
 };
 
 // Its streams are QueuedStreams, so everything is really done, as late as threads are. Beside that:
-// - a copy occupies its direction, for which all streams take turns: who is ready first, then who was made first.
-// Device
-//   memory is what allocate() gave; a copy from host memory to host memory takes no time;
+// - a copy occupies its direction, for which all streams take turns: who is ready first, then who was made first;
+//   device memory is what allocate() gave, and a copy from host memory to host memory takes no time;
 // - what a launch runs takes what it says by spend(), by itself no time; streams compute beside each other;
 // - work comes after what its stream waited for, and after what the thread that queued it had waited for by then. So a
 //   host thread that blocks for an event queues later;
 // - an event that the device did not make has the time 0, whoever completes it: times do not pass through EventSources.
+//   Nor does ready() count as waiting.
 // Thread-safety and ownership: as HostDevice.
 class SimulatedDevice final : public Device {
  public:
