@@ -87,20 +87,23 @@ DecoderBlock::DecoderBlock(const hf::ModelConfig& config, const DecoderOptions& 
     : config_(config),
       window_(config.sliding_window.empty() ? 0 : config.sliding_window.at(index)),
       groups_{group},
-      compute_(compute_type(options)) {}
+      compute_(compute_type(options)),
+      frequencies_(rope_frequencies(config.rope, config.head_dim)) {}
 
 at::Tensor DecoderBlock::linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
   return at::linear(x, weight.to(compute_),
                     bias.defined() ? std::optional<at::Tensor>(bias.to(compute_)) : std::nullopt);
 }
 
-at::Tensor DecoderBlock::attention(const at::Tensor& x, const zero::MicroBatch& batch, const Weights& w) const {
+at::Tensor DecoderBlock::attention(const at::Tensor& x, const zero::MicroBatch& batch, const Weights& w) {
   const std::int64_t sequences = batch.tokens.size(0);
   const std::int64_t tokens = batch.tokens.size(1);
   const auto heads = [&](const at::Tensor& y) { return y.view({sequences, tokens, -1, config_.head_dim}); };
+  // To a GPU once: a copy out of ordinary memory waits for all that is queued there.
+  if (frequencies_.device() != x.device()) frequencies_ = frequencies_.to(x.device());
   // The table is rebuilt for each use: T * head_dim values beside T * hidden * hidden products, and no state to
   // invalidate.
-  const RopeTable table = rope_table(config_.rope, config_.head_dim, tokens, x.device());
+  const RopeTable table = rope_table(frequencies_, tokens);
   const auto rotate = [&](const at::Tensor& y, const at::Tensor& norm) {
     return apply_rope(norm.defined() ? rms_norm(y, norm, config_.rms_norm_eps) : y, table).transpose(1, 2);
   };

@@ -24,7 +24,7 @@ class DecoderBlock final : public zero::BlockLayer {
   struct Weights;
   Weights bind(zero::LayerParams params) const;
   // x [N, H] for B sequences of T tokens, N = B T; both return [N, H].
-  at::Tensor attention(const at::Tensor& x, const zero::MicroBatch& batch, const Weights& weights) const;
+  at::Tensor attention(const at::Tensor& x, const zero::MicroBatch& batch, const Weights& weights);
   at::Tensor swiglu(const at::Tensor& x, const Weights& weights) const;
   at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
 
@@ -32,6 +32,7 @@ class DecoderBlock final : public zero::BlockLayer {
   std::int64_t window_;
   std::vector<std::size_t> groups_;
   at::ScalarType compute_;
+  at::Tensor frequencies_;  // where the block last computed
 };
 
 }  // namespace strata::models

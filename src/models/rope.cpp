@@ -45,9 +45,8 @@ at::Tensor rope_frequencies(const hf::RopeConfig& config, std::int64_t head_dim)
   return frequencies;
 }
 
-RopeTable rope_table(const hf::RopeConfig& config, std::int64_t head_dim, std::int64_t tokens, c10::Device device) {
-  const at::Tensor positions = at::arange(0, tokens, at::TensorOptions(at::kFloat).device(device));
-  const at::Tensor angles = at::outer(positions, rope_frequencies(config, head_dim).to(device)).unsqueeze(1);
+RopeTable rope_table(const at::Tensor& frequencies, std::int64_t tokens) {
+  const at::Tensor angles = at::outer(at::arange(0, tokens, frequencies.options()), frequencies).unsqueeze(1);
   return {angles.cos(), angles.sin()};
 }
 

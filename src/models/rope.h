@@ -18,9 +18,8 @@ struct RopeTable {
 // Angular frequencies, [head_dim / 2] fp32: the default ones, or scaled as the config says.
 at::Tensor rope_frequencies(const hf::RopeConfig& config, std::int64_t head_dim);
 
-// On `device`.
-RopeTable rope_table(const hf::RopeConfig& config, std::int64_t head_dim, std::int64_t tokens,
-                     c10::Device device = c10::DeviceType::CPU);
+// Of rope_frequencies(), on their device.
+RopeTable rope_table(const at::Tensor& frequencies, std::int64_t tokens);
 
 // Rotates x [B, T, heads, head_dim]; element i is paired with element i + head_dim / 2. Returns x's type.
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table);

@@ -59,7 +59,7 @@ TEST(Rope, Llama3ScalingKeepsShortDividesLongAndInterpolatesBetween) {
 
 TEST(Rope, RotatesElementIAgainstElementIPlusHalfByPositionTimesFrequency) {
   const hf::RopeConfig config;
-  const RopeTable table = rope_table(config, 4, 3);
+  const RopeTable table = rope_table(rope_frequencies(config, 4), 3);
   // x [B=1, T=3, heads=1, 4]: first half ones, second half zeros turns into (cos, sin).
   at::Tensor x = at::ones({1, 3, 1, 4});
   x.narrow(-1, 2, 2).zero_();
@@ -74,7 +74,7 @@ TEST(Rope, RotatesElementIAgainstElementIPlusHalfByPositionTimesFrequency) {
 }
 
 TEST(Rope, SixteenBitInputIsRotatedInFp32AndRoundedOnce) {
-  const RopeTable table = rope_table({}, 8, 50);
+  const RopeTable table = rope_table(rope_frequencies({}, 8), 50);
   const at::Tensor x = (at::ones({1, 50, 2, 8}) * 1.2345).to(at::kBFloat16);
   const at::Tensor expected = apply_rope(x.to(at::kFloat), table).to(at::kBFloat16);
   EXPECT_TRUE(apply_rope(x, table).equal(expected));
