@@ -173,7 +173,7 @@ struct DequantizeBody {
     Loaded loaded;
     loaded.codes.load(message.codes, first, members);
     loaded.scale = message.scales[first / static_cast<std::int64_t>(kScaleBlock)];
-    if constexpr (kAdd) loaded.values.load(values + first, members, is_whole(members));
+    if constexpr (kAdd) loaded.values.load(values + first, members, shape.is_whole(members));
     return loaded;
   }
 
@@ -185,11 +185,8 @@ struct DequantizeBody {
       const float value = decode_in_block(loaded.codes.code(k), loaded.scale, code_step(kCode));
       loaded.values.values[k] = Encoding::encode(kAdd ? Encoding::decode(loaded.values.values[k]) + value : value);
     }
-    loaded.values.store(values + first, members, is_whole(members));
+    loaded.values.store(values + first, members, shape.is_whole(members));
   }
-
- private:
-  STRATA_HOST_DEVICE bool is_whole(unsigned members) const { return shape.aligned && members == shape.kAll; }
 };
 
 }  // namespace strata::kernels

@@ -64,8 +64,8 @@ struct ConvertBody {
     const std::int64_t first = shape.first_of(group);
     const unsigned members = shape.members_from(first);
     Loaded loaded;
-    loaded.from.load(source + first, members, is_whole(members));
-    if constexpr (Operation::kReadsDestination) loaded.to.load(destination + first, members, is_whole(members));
+    loaded.from.load(source + first, members, shape.is_whole(members));
+    if constexpr (Operation::kReadsDestination) loaded.to.load(destination + first, members, shape.is_whole(members));
     return loaded;
   }
 
@@ -77,11 +77,8 @@ struct ConvertBody {
       const ToStored to = Operation::kReadsDestination ? loaded.to.values[k] : ToStored{};
       loaded.to.values[k] = Operation::template apply<To, From>(to, loaded.from.values[k]);
     }
-    loaded.to.store(destination + first, members, is_whole(members));
+    loaded.to.store(destination + first, members, shape.is_whole(members));
   }
-
- private:
-  STRATA_HOST_DEVICE bool is_whole(unsigned members) const { return shape.aligned && members == shape.kAll; }
 };
 
 }  // namespace strata::kernels

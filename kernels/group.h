@@ -48,6 +48,8 @@ struct GroupShape {
     if (numel - first < N) members &= (1u << (numel - first)) - 1;
     return members;
   }
+  // Whether a group with these members goes in wide accesses.
+  STRATA_HOST_DEVICE bool is_whole(unsigned members) const { return aligned && members == kAll; }
 };
 
 // Whether the accesses of groups of N are aligned from element `first` on. At most 128 bits are taken at once.

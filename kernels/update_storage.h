@@ -52,14 +52,17 @@ STRATA_HOST_DEVICE inline void store_floats(const float (&values)[N], void* arra
   store_group(group, array, place);
 }
 
-// fp32 parameters are the master.
-struct OwnMaster {
-  using Param = float;
+struct Fp32Master {
   using Master = float;
   template <int N>
   STRATA_HOST_DEVICE static void load(const UpdateRun& run, const GroupPlace& place, Elements<N>& elements) {
     load_floats(run.master, place, elements.master);
   }
+};
+
+// fp32 parameters are the master.
+struct OwnMaster : Fp32Master {
+  using Param = float;
   template <int N>
   STRATA_HOST_DEVICE static void store(const UpdateRun& run, const GroupPlace& place, const Elements<N>& elements) {
     store_floats(elements.master, run.master, place);
@@ -68,13 +71,8 @@ struct OwnMaster {
 
 // 16-bit parameters beside an fp32 master; they are only written.
 template <typename Encoding>
-struct WithMaster {
+struct WithMaster : Fp32Master {
   using Param = typename Encoding::Stored;
-  using Master = float;
-  template <int N>
-  STRATA_HOST_DEVICE static void load(const UpdateRun& run, const GroupPlace& place, Elements<N>& elements) {
-    load_floats(run.master, place, elements.master);
-  }
   template <int N>
   STRATA_HOST_DEVICE static void store(const UpdateRun& run, const GroupPlace& place, const Elements<N>& elements) {
     store_floats(elements.master, run.master, place);
