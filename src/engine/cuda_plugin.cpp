@@ -19,6 +19,22 @@ const char* named_file() {
   return named != nullptr && *named != '\0' ? named : nullptr;
 }
 
+struct Library {
+  void* handle = nullptr;
+  std::string why_not;  // where it is null
+};
+
+const Library& library() {
+  static const Library opened = [] {
+    // Streams that share a connection wait for each other without a reason: the engine alone has nine, and eight is the
+    // default. Read with the first call of CUDA.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    void* const handle = dlopen(cuda_plugin_file().c_str(), RTLD_NOW | RTLD_LOCAL);
+    return handle != nullptr ? Library{handle, ""} : Library{nullptr, dlerror()};
+  }();
+  return opened;
+}
+
 struct Plugin {
   strata_cuda_device_count_t* device_count = nullptr;
   strata_cuda_open_t* open = nullptr;
@@ -26,24 +42,21 @@ struct Plugin {
 };
 
 Plugin load() {
-  const std::string file = cuda_plugin_file();
   Plugin plugin;
   // The plug-in brings torch's kernels, which take a second and hundreds of megabytes: not where nothing can run them.
   if (named_file() == nullptr && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     plugin.why_not = "there is no NVIDIA driver here (libcuda.so.1 is not found)";
     return plugin;
   }
-  // Streams that share a connection wait for each other without a reason: the engine alone has nine, and eight is the
-  // default. Read with the first call of CUDA.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    plugin.why_not = "the CUDA plug-in cannot be loaded: " + std::string(dlerror());
+  if (library().handle == nullptr) {
+    plugin.why_not = "the CUDA plug-in cannot be loaded: " + library().why_not;
     return plugin;
   }
-  plugin.device_count = reinterpret_cast<strata_cuda_device_count_t*>(dlsym(library, "strata_cuda_device_count"));
-  plugin.open = reinterpret_cast<strata_cuda_open_t*>(dlsym(library, "strata_cuda_open"));
-  if (plugin.device_count == nullptr || plugin.open == nullptr) plugin = {.why_not = file + " is not the CUDA plug-in"};
+  plugin.device_count = reinterpret_cast<strata_cuda_device_count_t*>(cuda_plugin_symbol("strata_cuda_device_count"));
+  plugin.open = reinterpret_cast<strata_cuda_open_t*>(cuda_plugin_symbol("strata_cuda_open"));
+  if (plugin.device_count == nullptr || plugin.open == nullptr) {
+    plugin = {.why_not = cuda_plugin_file() + " is not the CUDA plug-in"};
+  }
   return plugin;
 }
 
@@ -82,8 +95,7 @@ std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options) {
 }
 
 void* cuda_plugin_symbol(const char* name) {
-  static void* const library = dlopen(cuda_plugin_file().c_str(), RTLD_NOW | RTLD_LOCAL);
-  return library == nullptr ? nullptr : dlsym(library, name);
+  return library().handle == nullptr ? nullptr : dlsym(library().handle, name);
 }
 
 }  // namespace strata::engine
