@@ -15,6 +15,7 @@
 #include "cuda/current_stream.h"
 #include "cuda/pinned_pages.h"
 #include "support/fake_cuda/fake_cuda.h"
+#include "support/pinned_buffer.h"
 
 namespace strata::test {
 
@@ -37,16 +38,7 @@ inline void launch_kernel(std::function<void()> kernel) {
 
 // Host memory that is pinned while the buffer lives.
 inline Buffer pinned(cuda::DeviceContext& context, Budget& budget, std::size_t bytes) {
-  struct Pinned {
-    Buffer memory;
-    std::unique_ptr<cuda::PinnedRegion> pin;  // goes first
-  };
-  auto owned = std::make_shared<Pinned>();
-  owned->memory = allocate_host(budget, align_up(bytes, kPageBytes), MemoryTag::Staging);
-  owned->pin = cuda::pin_pages(context, owned->memory.span());
-  std::byte* const data = owned->memory.data();
-  return Buffer(data, bytes, MemorySpace::Pinned, Reservation(),
-                [owned = std::move(owned)](std::byte*, std::size_t) mutable { owned.reset(); });
+  return pinned_buffer(budget, bytes, [&](std::span<std::byte> pages) { return cuda::pin_pages(context, pages); });
 }
 
 // Begins with a fresh runtime; ends with nothing alive in it and nothing done to memory that a GPU would have hidden.

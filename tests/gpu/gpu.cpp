@@ -10,6 +10,7 @@
 
 #include "core/bytes.h"
 #include "engine/cuda_plugin.h"
+#include "support/pinned_buffer.h"
 
 namespace strata::test {
 namespace {
@@ -99,16 +100,7 @@ cuda::Backend& shared_gpu() {
 }
 
 Buffer pinned(Budget& budget, std::size_t bytes) {
-  struct Held {
-    Buffer memory;
-    std::unique_ptr<cuda::PinnedRegion> region;  // goes first
-  };
-  auto held = std::make_shared<Held>();
-  held->memory = allocate_host(budget, bytes, MemoryTag::Staging);
-  if (bytes == 0) return {};
-  held->region = shared_gpu().pin({held->memory.data(), align_up(bytes, kPageBytes)});
-  std::byte* const data = held->memory.data();
-  return {data, bytes, MemorySpace::Pinned, Reservation(), [held](std::byte*, std::size_t) { held->region.reset(); }};
+  return pinned_buffer(budget, bytes, [](std::span<std::byte> pages) { return shared_gpu().pin(pages); });
 }
 
 Hosted::Hosted()
