@@ -15,6 +15,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/host_device.h"
+#include "core/page_mapping.h"
 #include "cuda/bare_copies.h"
 #include "engine/cuda_plugin.h"
 
@@ -52,7 +53,9 @@ class Link {
     std::memset(from_host_.data(), 1, most);
     std::memset(to_host_.data(), 2, most);
     if (!backend_) return;
-    for (const Buffer* host : {&from_host_, &to_host_}) pinned_.push_back(backend_->pin(whole_pages_of(*host)));
+    for (const Buffer* host : {&from_host_, &to_host_}) {
+      pinned_.push_back(backend_->pin({host->data(), whole_pages(host->bytes())}));
+    }
     bare_ = reinterpret_cast<strata_cuda_bare_copies_t*>(engine::cuda_plugin_symbol("strata_cuda_bare_copies"));
     if (bare_ == nullptr)
       throw DeviceError("the CUDA plug-in is of another version: it has no strata_cuda_bare_copies");
@@ -74,10 +77,7 @@ class Link {
   double seconds_bare(const Work& work) { return backend_ ? by_cuda(work) : by_memcpy(work); }
 
  private:
-  static std::uint64_t device_bytes(std::uint64_t most) { return 2 * align_up(most, kPageBytes); }
-  static std::span<std::byte> whole_pages_of(const Buffer& buffer) {
-    return {buffer.data(), align_up(buffer.bytes(), kPageBytes)};
-  }
+  static std::uint64_t device_bytes(std::uint64_t most) { return 2 * whole_pages(most); }
   Device& port() { return backend_ ? backend_->device() : *host_device_; }
 
   double by_cuda(const Work& work) {

@@ -23,8 +23,6 @@ using namespace strata::literals;
 
 // What the process takes beside its budgets, and a model of some size.
 constexpr std::uint64_t kLittleRam = 4_GiB;
-// As the engine decides: upcasting costs memory and time of its own.
-constexpr double kUpcastPays = 1.5;
 constexpr int kIpcLock = 14;  // CAP_IPC_LOCK, capabilities(7)
 
 std::string first_line(const char* file) {
@@ -294,7 +292,7 @@ Finding examine_cpus(std::size_t usable, std::size_t online, cpu_adam::Isa isa) 
 }
 
 Finding examine_products(double fp32_over_bf16) {
-  const bool slow = fp32_over_bf16 >= kUpcastPays;
+  const bool slow = fp32_over_bf16 >= zero::kUpcastPays;
   return {.subject = "bf16 products",
           .verdict = slow ? Verdict::Slow : Verdict::Ok,
           .text = slow ? "fp32 is " + fixed(fp32_over_bf16) + " times as fast on this processor"

@@ -16,6 +16,7 @@
 #include "core/buffer.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/optimizer_config.h"
 #include "engine/machine.h"
 #include "nvme/device_profile.h"
 #include "nvme/file_descriptor.h"
@@ -30,9 +31,13 @@ namespace fs = std::filesystem;
 constexpr std::size_t kProbeBytes = std::size_t{64} << 10;
 // Parameters that the drive must have room for before it is worth having: the narrowest states of a small model.
 constexpr std::uint64_t kLittleDisk = std::uint64_t{1} << 30;
-// Beside a bf16 weight (docs/numerics.md, 3): fp32 master and moments; remainder and 8-bit moments.
-constexpr double kFp32Bytes = 2 + 12;
-constexpr double kNarrowBytes = 2 + 4.03;
+// Parameters whose bf16 weights and states of that kind so many bytes hold.
+std::string billions(double bytes, const OptimizerConfig& states) {
+  const double each = static_cast<double>(bytes_of(DType::BF16)) + state_bytes_per_element(states, DType::BF16);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", bytes / each / 1e9);
+  return text;
+}
 
 std::string kernel_release() {
   utsname name{};
@@ -95,12 +100,6 @@ std::string unescaped(const std::string& text) {
 
 bool is_below(const std::string& path, const std::string& mount) {
   return mount == "/" || path == mount || path.rfind(mount + "/", 0) == 0;
-}
-
-std::string billions(double parameters) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", parameters / 1e9);
-  return text;
 }
 
 }  // namespace
@@ -204,10 +203,12 @@ Finding examine_file_system(const std::string& folder, const std::string& type, 
 }
 
 Finding examine_free_space(const std::string& folder, std::uint64_t bytes) {
-  const auto room = static_cast<double>(bytes) / 20 * 19;  // a file system that is full to the last block is slow
+  const auto room = static_cast<double>(usable_of_free(bytes));
   Finding finding{.subject = "space in " + folder,
-                  .text = format_bytes(bytes) + " free: weights and states of " + billions(room / kFp32Bytes) +
-                          " B parameters with fp32 states, " + billions(room / kNarrowBytes) + " B with narrow ones",
+                  .text = format_bytes(bytes) + " free: weights and states of " + billions(room, {}) +
+                          " B parameters with fp32 states, " +
+                          billions(room, {.master = MasterEncoding::Remainder, .moments = MomentEncoding::Block8}) +
+                          " B with narrow ones",
                   .facts = {{"folder", folder}, {"free_bytes", bytes}}};
   if (bytes < kLittleDisk) {
     finding.verdict = Verdict::Missing;

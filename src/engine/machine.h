@@ -20,5 +20,9 @@ std::uint64_t available_ram_bytes();
 std::uint64_t resident_bytes();
 // Free bytes for this user on the file system that holds `path` (or its nearest existing parent). Throws: IoError.
 std::uint64_t free_disk_bytes(const std::filesystem::path& path);
+// What a run may take of them: a file system that is full to the last block is slow and breaks others.
+constexpr std::uint64_t usable_of_free(std::uint64_t bytes) {
+  return bytes / 20 * 19;
+}
 
 }  // namespace strata::engine

@@ -34,14 +34,12 @@ constexpr std::uint64_t kGpuRounding = 10;  // one part in so many
 // and device memory of 1 TB/s.
 constexpr double kAssumedLink = 1 / 25e9;
 constexpr double kAssumedDeviceByte = 1 / 1e12;
-// Upcasting costs memory and time of its own, so fp32 must be clearly faster.
-constexpr double kUpcastPays = 1.5;
 
 Compute choose_compute(const EngineConfig& config) {
   if (config.param_type == DType::F32) return Compute::ParamType;
   if (config.compute != Compute::Auto) return config.compute;
   if (config.cuda_device) return Compute::ParamType;
-  return zero::fp32_speed_over(config.param_type) >= kUpcastPays ? Compute::Fp32 : Compute::ParamType;
+  return zero::fp32_speed_over(config.param_type) >= zero::kUpcastPays ? Compute::Fp32 : Compute::ParamType;
 }
 
 // What was measured decides alike on every rank: the first one's counts.
@@ -54,7 +52,7 @@ void agree(Communicator& comm, T& measured) {
 std::uint64_t free_on_drives(const EngineConfig& config) {
   std::uint64_t bytes = 0;
   for (const auto& path : config.nvme_paths) bytes += free_disk_bytes(path);
-  return bytes / 20 * 19;  // a file system that is full to the last block is slow and breaks others
+  return usable_of_free(bytes);
 }
 
 Gpu ask_gpu(int device) {

@@ -20,5 +20,7 @@ std::size_t torch_threads();
 // few tens of milliseconds; some hundred for fp16 where the processor cannot multiply it). 1 where the probe cannot
 // tell.
 double fp32_speed_over(DType narrow);
+// From which speed on products run in fp32: upcasting costs memory and time of its own, so it must be clearly faster.
+inline constexpr double kUpcastPays = 1.5;
 
 }  // namespace strata::zero
