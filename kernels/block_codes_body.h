@@ -95,7 +95,7 @@ struct QuantizeBody {
       const std::int64_t first = first_of(block, lane, j);
       const unsigned members = shape.members_from(first);
       Group<Stored, kCodedGroup> group;
-      group.load(values + first, members, shape.aligned && members == shape.kAll);
+      group.load(values + first, members, shape.is_whole(members));
       STRATA_UNROLL
       for (int k = 0; k < kCodedGroup; ++k) {
         state.values[j][k] = Encoding::decode(group.values[k]);
