@@ -96,10 +96,12 @@ std::size_t MemoryNodes::size() const {
 void MemoryNodes::spread(std::span<std::byte> pages) const {
   if (!topology_) return;
   // See [Note: interleaved memory].
-  const bool done =
-      hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), topology_->nodes.bits,
-                             HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) == 0;
-  report(done, "spread " + format_bytes(pages.size()) + " over " + std::to_string(size()) + " NUMA nodes");
+  if (hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), topology_->nodes.bits,
+                             HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) == 0) {
+    return;
+  }
+  const int error = errno;
+  report_refused(error, "spread " + format_bytes(pages.size()) + " over " + std::to_string(size()) + " NUMA nodes");
 }
 
 void MemoryNodes::prefer(std::span<std::byte> pages, unsigned node) const {
@@ -107,16 +109,18 @@ void MemoryNodes::prefer(std::span<std::byte> pages, unsigned node) const {
   const Bitmap one;
   hwloc_bitmap_only(one.bits, node);
   // Without HWLOC_MEMBIND_STRICT this is MPOL_PREFERRED, which takes another node's page where this one is full.
-  const bool done = hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), one.bits,
-                                           HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0;
-  report(done, "take " + format_bytes(pages.size()) + " from NUMA node " + std::to_string(node));
+  if (hwloc_set_area_membind(topology_->machine.handle(), pages.data(), pages.size(), one.bits, HWLOC_MEMBIND_BIND,
+                             HWLOC_MEMBIND_BYNODESET) == 0) {
+    return;
+  }
+  const int error = errno;
+  report_refused(error, "take " + format_bytes(pages.size()) + " from NUMA node " + std::to_string(node));
 }
 
 // Says once what was refused.
-void MemoryNodes::report(bool done, const std::string& what) const {
-  const int error = errno;
+void MemoryNodes::report_refused(int error, const std::string& what) const {
   // relaxed: it guards nothing but the repetition of a line.
-  if (done || refused_.test_and_set(std::memory_order_relaxed)) return;
+  if (refused_.test_and_set(std::memory_order_relaxed)) return;
   log::debug("the kernel refuses to " + what + " (" + std::strerror(error) +
              "): pages come from the node that touches them first");
 }

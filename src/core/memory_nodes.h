@@ -34,7 +34,7 @@ class MemoryNodes {
 
  private:
   struct Topology;
-  void report(bool done, const std::string& what) const;
+  void report_refused(int error, const std::string& what) const;
 
   std::unique_ptr<Topology> topology_;  // null: one node
   mutable std::atomic_flag refused_{};
