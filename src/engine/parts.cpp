@@ -30,8 +30,8 @@ constexpr std::uint64_t kGpuBase = 512_MiB;
 // Unproven: no GPU has run this.
 constexpr std::uint64_t kGpuWorkspace = 160_MiB;
 constexpr std::uint64_t kGpuRounding = 10;  // one part in so many
-// What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes as measured elsewhere (25 GB/s),
-// and device memory of 1 TB/s.
+// What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes that carries 25 GB/s each way, and
+// device memory of 1 TB/s. Assumed, not measured, and the plan says so.
 constexpr double kAssumedLink = 1 / 25e9;
 constexpr double kAssumedDeviceByte = 1 / 1e12;
 
