@@ -1,6 +1,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/shard_checks.h"
 #include "cpu_adam/block_kernels.h"
@@ -10,6 +11,7 @@ namespace strata::cpu_adam {
 namespace {
 
 constexpr std::size_t kGrain = 65536;
+constexpr std::size_t kSumChunk = 2048;  // fp32 sums that stay in the first cache
 
 void convert(Parallel& parallel, const ShardKernels::Table<ShardKernels::Convert>& table, TensorSpan destination,
              TensorSpan source) {
@@ -51,6 +53,23 @@ void CpuShardMath::cast(TensorSpan destination, TensorSpan source) {
 
 void CpuShardMath::accumulate(TensorSpan destination, TensorSpan source) {
   convert(parallel_, kernels_.accumulate, destination, source);
+}
+
+void CpuShardMath::sum_rows(TensorSpan rows, std::size_t count, std::size_t into) {
+  check_rows(rows, count, into);
+  if (count == 1) return;
+  const std::size_t fp32 = encoding_index(DType::F32), type = encoding_index(rows.dtype), row = rows.numel / count;
+  parallel_.parallel_for(row, kGrain, [&](std::size_t begin, std::size_t end) {
+    std::array<float, kSumChunk> room;
+    auto* const sum = reinterpret_cast<std::byte*>(room.data());
+    for (std::size_t first = begin; first < end; first += kSumChunk) {
+      const std::size_t numel = std::min(kSumChunk, end - first);
+      const auto part = [&](std::size_t r) { return rows.subspan(r * row + first, numel).data; };
+      kernels_.cast[fp32][type](sum, part(0), numel);
+      for (std::size_t r = 1; r < count; ++r) kernels_.accumulate[fp32][type](sum, part(r), numel);
+      kernels_.cast[type][fp32](part(into), sum, numel);
+    }
+  });
 }
 
 void CpuShardMath::block_sums_of_squares(TensorSpan values, std::span<double> sums) {

@@ -24,6 +24,7 @@ class CpuShardMath final : public ShardMath {
   // Requires: the spans do not overlap.
   void cast(TensorSpan destination, TensorSpan source) override;
   void accumulate(TensorSpan destination, TensorSpan source) override;
+  void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) override;
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override;
   // Requires: the spans do not overlap.
   void quantize(TensorSpan message, TensorSpan values, BlockCode code) override;

@@ -35,6 +35,8 @@ int strata_cuda_cast(void* destination, int destination_type, const void* source
 // destination += source, added in fp32 and rounded once.
 int strata_cuda_accumulate(void* destination, int destination_type, const void* source, int source_type,
                            std::int64_t numel, void* stream);
+// `values` is [rows, row]; row `into` becomes the sum of all, added in row order in fp32 and rounded once.
+int strata_cuda_sum_rows(void* values, int type, std::int64_t row, std::int64_t rows, std::int64_t into, void* stream);
 // The kSumLanes lanes of each block of kNormBlock elements, the last of which may be short, into `lanes`, which the
 // device writes: device memory or pinned host memory. The caller folds them.
 int strata_cuda_sum_lanes(double* lanes, const void* values, int type, std::int64_t numel, void* stream);

@@ -76,6 +76,8 @@ def wide_accesses(name):
         return ["LDG.E.128", "STG.E.128"]
     if name.startswith("SumLanesBody"):
         return ["LDG.E.128"]
+    if name.startswith("SumRowsBody"):
+        return ["LDG.E.128", "STG.E.128"]
     if match := re.match(r"ConvertBody<(\w+), (\w+), (\w+)>", name):
         operation, to, source = match.groups()
         widest = max(SIZES[to], SIZES[source])
@@ -113,6 +115,8 @@ def bytes_per_parameter(name):
         return SIZES[source] + SIZES[to] * (2 if operation == "Accumulate" else 1)
     if match := re.match(r"SumLanesBody<(\w+)>", name):
         return SIZES[match.group(1)]
+    if match := re.match(r"SumRowsBody<(\w+)>", name):
+        return SIZES[match.group(1)] * 3  # two rows are read, one is written
     if match := re.match(r"QuantizeBody<(\d), (\w+)>", name):
         return SIZES[match.group(2)] + (1, 0.5)[int(match.group(1))] + 4 / 256
     if match := re.match(r"DequantizeBody<(\d), (\w+), (\w+)>", name):

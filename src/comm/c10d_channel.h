@@ -22,7 +22,7 @@ namespace strata::comm {
 // Collectives that are sequences of sends and receives, so that an abort leaves nobody behind who still writes into the
 // caller's memory; c10d's own collectives of Gloo cannot be ended, they run on until their time-out.
 // [Note: c10d's Gloo] Torch 2.11's _reduce_scatter_base for Gloo clones its input and all-reduces the clone: twice the
-// bytes, a second buffer that nobody counted, and a sum in ring order. Hence exchange() and sum_rows().
+// bytes, a second buffer that nobody counted, and a sum in ring order. Hence exchange() and ShardMath::sum_rows().
 //
 // N = world(). All ranks call the same in the same order, from one thread; abort() comes from any. A transfer that
 // takes longer than `timeout`, throws CommError, one whose connection closes ConnectionLost; the channel is then broken

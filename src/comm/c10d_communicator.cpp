@@ -6,13 +6,10 @@
 
 #include "comm/c10d_channel.h"
 #include "comm/counted_communicator.h"
-#include "comm/sum_rows.h"
 #include "core/error.h"
 
 namespace strata::comm {
 namespace {
-
-static_assert(kStagingBytes >= kSumChunk * sizeof(float), "the sum's scratch lies in the staging memory");
 
 class C10dCommunicator final : public CountedCommunicator {
  public:
@@ -34,7 +31,7 @@ class C10dCommunicator final : public CountedCommunicator {
   void reduce_scatter(Stream& stream, TensorSpan full) override {
     on(stream, full, [this, full] {
       queued_.exchange("reduce_scatter", full.data, full.bytes() / world(), staging_.span());
-      if (world() > 1) sum_rows(math_, full, world(), rank(), {staging_.data(), DType::F32, kSumChunk});
+      math_.sum_rows(full, world(), rank());
     });
   }
   void all_to_all(Stream& stream, TensorSpan full) override {

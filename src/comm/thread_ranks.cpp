@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "comm/counted_communicator.h"
-#include "comm/sum_rows.h"
 #include "core/error.h"
 
 namespace strata::comm {
@@ -99,7 +98,7 @@ struct Shared {
 class ThreadRank final : public CountedCommunicator {
  public:
   ThreadRank(std::shared_ptr<Shared> shared, std::size_t rank, ShardMath& math)
-      : shared_(std::move(shared)), rank_(rank), math_(math), scratch_(world() > 1 ? kSumChunk : 0) {}
+      : shared_(std::move(shared)), rank_(rank), math_(math) {}
 
   std::size_t rank() const override { return rank_; }
   std::size_t world() const override { return shared_->world; }
@@ -113,8 +112,7 @@ class ThreadRank final : public CountedCommunicator {
   void reduce_scatter(Stream& stream, TensorSpan full) override {
     on(stream, full, [this, full] {
       exchange({"reduce_scatter", full.data, full.bytes()});
-      if (world() == 1) return;
-      sum_rows(math_, full, world(), rank_, {reinterpret_cast<std::byte*>(scratch_.data()), DType::F32, kSumChunk});
+      math_.sum_rows(full, world(), rank_);
     });
   }
 
@@ -162,7 +160,6 @@ class ThreadRank final : public CountedCommunicator {
   const std::shared_ptr<Shared> shared_;
   const std::size_t rank_;
   ShardMath& math_;
-  std::vector<float> scratch_;
 };
 
 }  // namespace

@@ -51,6 +51,12 @@ void check_same_numel(TensorSpan destination, TensorSpan source) {
                                                         " elements, source has " + std::to_string(source.numel));
 }
 
+void check_rows(TensorSpan rows, std::size_t count, std::size_t into) {
+  STRATA_EXPECTS(count > 0 && rows.numel % count == 0 && into < count,
+                 std::to_string(rows.numel) + " elements are " + std::to_string(count) +
+                     " rows of equal size, one of which gets the sum, not row " + std::to_string(into));
+}
+
 void check_sums(TensorSpan values, std::span<const double> sums) {
   STRATA_EXPECTS(sums.size() == ceil_div(values.numel, ShardMath::kNormBlock),
                  std::to_string(values.numel) + " elements need ceil(numel / kNormBlock) sums, got " +

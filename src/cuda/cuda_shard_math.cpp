@@ -43,6 +43,14 @@ class CudaShardMath final : public ShardMath {
           "strata_cuda_accumulate");
   }
 
+  void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) override {
+    check_rows(rows, count, into);
+    if (count == 1) return;
+    check(strata_cuda_sum_rows(rows.data, type_of(rows), numel_of(rows) / static_cast<std::int64_t>(count),
+                               static_cast<std::int64_t>(count), static_cast<std::int64_t>(into), current_stream()),
+          "strata_cuda_sum_rows");
+  }
+
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override {
     check_sums(values, sums);
     const std::lock_guard lock(mutex_);

@@ -127,6 +127,37 @@ TEST_P(ShardMathOnIsa, AccumulatesInFp32AndRoundsOnce) {
   EXPECT_EQ(addend, std::vector<float>(70001, 0x1p-20f + 0x1p-8f));
 }
 
+// More than one chunk of the sum, and parts that a second thread takes.
+TEST_P(ShardMathOnIsa, AddsRowsInTheirOrder) {
+  const std::size_t row = 70003;
+  std::vector<float> rows;
+  for (const float value : {1e8F, 1.0F, -1e8F}) rows.insert(rows.end(), row, value);
+
+  math_.sum_rows(span_of(rows, DType::F32), 3, 1);
+
+  for (std::size_t i = 0; i < row; ++i) {
+    ASSERT_EQ(rows[row + i], 0.0F) << "1 is lost in 1e8; added last it would not be";
+    ASSERT_EQ(rows[i], 1e8F) << "other rows stay";
+    ASSERT_EQ(rows[2 * row + i], -1e8F) << "other rows stay";
+  }
+}
+
+TEST_P(ShardMathOnIsa, RoundsASumOfRowsOnce) {
+  // 1 + 1/256 + 1/256: bf16 has 8 bits of mantissa, so rounding after each addition would give 1 + 1/64 or 1.
+  std::vector<std::uint16_t> rows = {0x3f80, 0x3b80, 0x3b80};
+
+  math_.sum_rows(span_of(rows, DType::BF16), 3, 0);
+
+  EXPECT_EQ(rows[0], 0x3f81);  // 1 + 1/128
+}
+
+TEST_P(ShardMathOnIsa, RefusesRowsThatAreNotEqual) {
+  std::vector<float> rows(4);
+  EXPECT_THROW(math_.sum_rows(span_of(rows, DType::F32), 3, 0), ContractViolation);
+  EXPECT_THROW(math_.sum_rows(span_of(rows, DType::F32), 2, 2), ContractViolation);
+  EXPECT_THROW(math_.sum_rows(span_of(rows, DType::F32), 0, 0), ContractViolation);
+}
+
 // The definition in docs/numerics.md, 4, written out.
 double defined_sum(const std::vector<float>& values, std::size_t first, std::size_t last) {
   double lanes[16] = {};

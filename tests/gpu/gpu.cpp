@@ -61,6 +61,10 @@ class HostedMath final : public ShardMath {
   void accumulate(TensorSpan destination, TensorSpan source) override {
     on_two(destination, source, [&](TensorSpan to, TensorSpan from) { inner_->accumulate(to, from); });
   }
+  void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) override {
+    const TensorSpan there = hosted_.place(rows);
+    hosted_.run([&] { inner_->sum_rows(there, count, into); });
+  }
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override {
     const TensorSpan there = hosted_.place(values);
     hosted_.run([&] { inner_->block_sums_of_squares(there, sums); });

@@ -81,6 +81,20 @@ TEST_F(GpuShardMath, AccumulatesAsTheCpuDoes) {
   });
 }
 
+TEST_F(GpuShardMath, AddsRowsAsTheCpuDoes) {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t row : kSizes) {
+      for (const std::size_t count : {1u, 2u, 5u, 8u}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + " x " + std::to_string(count) + " x " + std::to_string(row));
+        const GuardedArray none(dtype, 0, 0);
+        expect_same(dtype, count * row, none, [&](ShardMath& math, TensorSpan rows, TensorSpan /*source*/) {
+          math.sum_rows(rows, count, count / 2);
+        });
+      }
+    }
+  }
+}
+
 TEST_F(GpuShardMath, AddsSquaresInTheOrderOfTheCpu) {
   for (const DType dtype : kTypes) {
     for (const std::size_t numel : kSizes) {
@@ -143,6 +157,7 @@ TEST_F(GpuShardMath, RefusesSizesThatDoNotMatch) {
 
   EXPECT_THROW(gpu_->cast(ten.span(), nine.span()), ContractViolation);
   EXPECT_THROW(gpu_->accumulate(ten.span(), nine.span()), ContractViolation);
+  EXPECT_THROW(gpu_->sum_rows(ten.span(), 3, 0), ContractViolation);
   EXPECT_THROW(gpu_->block_sums_of_squares(ten.span(), two), ContractViolation);
 }
 

@@ -1,5 +1,6 @@
 // The shard arithmetic of CUDA, its grids run on the host, against the scalar loops of cpu_adam.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -22,6 +23,7 @@
 #include "kernels/shard_math.h"
 #include "kernels/special_values.h"
 #include "kernels/sum_lanes_body.h"
+#include "kernels/sum_rows_body.h"
 #include "support/guarded_array.h"
 #include "support/test_seed.h"
 
@@ -79,6 +81,26 @@ TEST_F(CudaShardMath, CastsAndAccumulatesAsTheScalarLoopsDo) {
         ASSERT_TRUE(cast.same_elements(expected_cast));
         ASSERT_TRUE(test::same_values(sum.span(), expected_sum.span()));
         ASSERT_TRUE(cast.guards_intact() && sum.guards_intact());
+      }
+    }
+  }
+}
+
+TEST_F(CudaShardMath, AddsRowsAsTheScalarLoopsDo) {
+  for (const DType type : kTypes) {
+    for (std::size_t count = 1; count <= 10; ++count) {
+      for (std::size_t row = 0; row <= 300; row += row < 40 ? 1 : 8) {
+        SCOPED_TRACE(std::string(name_of(type)) + " x " + std::to_string(count) + " x " + std::to_string(row));
+        const GuardedArray rows(type, count * row, row % 9), expected(type, count * row, 0);
+        fill(rows, 20);
+        copy(expected, rows);
+        grids_.next();
+
+        math_->sum_rows(rows.span(), count, row % count);
+
+        definition_.sum_rows(expected.span(), count, row % count);
+        ASSERT_TRUE(test::same_values(rows.span(), expected.span()));
+        ASSERT_TRUE(rows.guards_intact());
       }
     }
   }
@@ -174,6 +196,8 @@ TEST_F(CudaShardMath, RefusesSizesAndTypesThatDoNotFit) {
   EXPECT_THROW(math_->cast(three.span(), five.span()), ContractViolation);
   EXPECT_THROW(math_->accumulate(three.span(), five.span()), ContractViolation);
   EXPECT_THROW(math_->cast(integers.span(), three.span()), ContractViolation);
+  EXPECT_THROW(math_->sum_rows(five.span(), 2, 0), ContractViolation);
+  EXPECT_THROW(math_->sum_rows(integers.span(), 3, 0), ContractViolation);
   EXPECT_THROW(math_->block_sums_of_squares(three.span(), no_sums), ContractViolation);
   EXPECT_THROW(math_->quantize(message.span(), three.span(), BlockCode::Int8), ContractViolation);
   EXPECT_THROW(math_->dequantize(five.span(), message.span(), BlockCode::Int4), ContractViolation);
@@ -191,6 +215,7 @@ TEST_F(CudaShardMath, QueuesOnTheCurrentStreamAndNothingWithoutElements) {
   math_->quantize({none.span().data, DType::U8, 0}, none.span(), BlockCode::Int8);
   math_->dequantize(none.span(), {none.span().data, DType::U8, 0}, BlockCode::Int4);
   math_->block_sums_of_squares(none.span(), {});
+  math_->sum_rows(none.span(), 3, 1);
   EXPECT_EQ(test::fake_runtime().launches, before);
 
   math_->cast(some.span(), other.span());
@@ -243,6 +268,26 @@ TEST(ConvertBody, ReachesElementsBehind32Bits) {
   EXPECT_EQ(sum[9], 0);
 }
 
+TEST(SumRowsBody, ReachesElementsBehind32Bits) {
+  constexpr std::int64_t kRow = (std::int64_t{1} << 31) + 8;
+  constexpr std::size_t kBytes = 2 * kRow * sizeof(std::uint16_t);
+  // Pages that nobody touches take no memory.
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const values = static_cast<std::uint16_t*>(memory);
+  values[kRow - 1] = 0x3f80;      // 1
+  values[2 * kRow - 1] = 0x4000;  // 2
+  const SumRowsBody<encoding::Bf16> body(values, kRow, 2, 1);
+
+  body(body.shape.groups - 1, body.shape.groups);
+
+  EXPECT_EQ(values[kRow - 1], 0x3f80);
+  EXPECT_EQ(values[2 * kRow - 1], 0x4040);  // 3
+  EXPECT_EQ(values[2 * kRow - 9], 0);
+  munmap(memory, kBytes);
+}
+
 TEST(SumLanesBody, ReachesElementsBehind32Bits) {
   float values[16] = {};
   double lanes[16] = {};
@@ -283,6 +328,7 @@ TEST(ShardMathEntryPoints, RefuseTypesAndCodesThatDoNotExist) {
   double lanes[16];
   EXPECT_EQ(strata_cuda_cast(&value, 3, &value, 0, 1, nullptr), kInvalidValue);
   EXPECT_EQ(strata_cuda_accumulate(&value, 0, &value, -1, 1, nullptr), kInvalidValue);
+  EXPECT_EQ(strata_cuda_sum_rows(&value, 3, 1, 1, 0, nullptr), kInvalidValue);
   EXPECT_EQ(strata_cuda_sum_lanes(lanes, &value, 3, 1, nullptr), kInvalidValue);
   EXPECT_EQ(strata_cuda_quantize(&value, &value, 0, 1, 2, nullptr), kInvalidValue);
   EXPECT_EQ(strata_cuda_dequantize(&value, 4, &value, 1, 0, nullptr), kInvalidValue);

@@ -36,6 +36,7 @@ def test_every_architecture_has_every_kernel(measured):
     assert len([name for name in names if name.startswith("Update")]) == 12
     assert len([name for name in names if name.startswith("ConvertBody")]) == 18
     assert len([name for name in names if name.startswith("SumLanesBody")]) == 3
+    assert len([name for name in names if name.startswith("SumRowsBody")]) == 3
     assert all(kr.bytes_per_parameter(name) for name in names)
 
 

@@ -38,6 +38,16 @@ class PlainMath final : public ShardMath {
       store_element(destination, i, load_element(destination, i) + load_element(source, i));
     }
   }
+  void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) override {
+    STRATA_EXPECTS(count > 0 && rows.numel % count == 0 && into < count,
+                   "rows of equal size, one of which gets the sum");
+    const std::size_t row = rows.numel / count;
+    for (std::size_t i = 0; i < row; ++i) {
+      float sum = load_element(rows, i);
+      for (std::size_t r = 1; r < count; ++r) sum += load_element(rows, r * row + i);
+      store_element(rows, into * row + i, sum);
+    }
+  }
   void block_sums_of_squares(TensorSpan values, std::span<double> sums) override {
     std::fill(sums.begin(), sums.end(), 0.0);
     for (std::size_t i = 0; i < values.numel; ++i) {
