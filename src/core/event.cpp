@@ -181,6 +181,8 @@ class AllOf final : public EventState {
     return true;
   }
 
+  std::span<const Event> parts() const override { return parts_; }
+
   void wait_submitted() const override {
     for (const Event& part : parts_) part.wait_submitted();
   }

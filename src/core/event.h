@@ -8,6 +8,7 @@
 
 namespace strata {
 
+class Event;
 class Executor;
 
 // What an Event refers to. Host completions use HostEventState (event.cpp); a device backend derives its own.
@@ -26,6 +27,8 @@ class EventState {
   // Runs `fn` with the failure (or null) once complete: on the completing thread, or at once when already complete.
   // `fn` must be short, must not block and must not throw.
   virtual void on_complete(std::function<void(std::exception_ptr)> fn) = 0;
+  // The events that this one is made of, where when_all() made it: a stream waits for each in its own way.
+  virtual std::span<const Event> parts() const { return {}; }
 };
 
 // A copyable handle to one completion with two phases: submitted, then complete (or failed).

@@ -47,7 +47,7 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<ShardMath> math() override {
     device_.context().throw_if_lost();
-    const DeviceScope scope(device_.context());  // for the pinned memory that it takes
+    device_.context().bind_thread();  // for the pinned memory that it takes
     return make_cuda_shard_math();
   }
   TorchPlace torch_place() override { return cuda::torch_place(); }

@@ -9,6 +9,7 @@ CudaEvent::~CudaEvent() {
 }
 
 EventPool::~EventPool() {
+  context_.bind_thread_noexcept();
   for (cudaEvent_t event : idle_) context_.log(cudaEventDestroy(event), "cudaEventDestroy");
 }
 

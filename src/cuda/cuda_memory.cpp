@@ -21,7 +21,7 @@ std::byte* next_page(std::byte* memory) {
 }  // namespace
 
 CudaMemory::CudaMemory(DeviceContext& context, std::uint64_t keep_bytes) : context_(context) {
-  const DeviceScope scope(context_);
+  context_.bind_thread();
   int pools = 0;
   context_.check(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, context_.index()),
                  "cudaDeviceGetAttribute");
@@ -38,6 +38,7 @@ CudaMemory::CudaMemory(DeviceContext& context, std::uint64_t keep_bytes) : conte
 }
 
 CudaMemory::~CudaMemory() {
+  context_.bind_thread_noexcept();
   if (stream_ != nullptr) {
     context_.log(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     context_.log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
@@ -49,7 +50,7 @@ Buffer CudaMemory::allocate(Budget& budget, std::size_t bytes, MemoryTag tag) {
   if (bytes == 0) return Buffer();
   std::size_t taken = whole_pages(bytes);
   Reservation reservation = budget.reserve(taken, tag);
-  const DeviceScope scope(context_);
+  context_.bind_thread();
   std::byte* memory = take(taken);
   if (memory != nullptr && !is_page(memory)) {
     // CUDA promises an alignment of 256 bytes. What it gives for whole pages begins at one as a rule; where it does
@@ -82,6 +83,7 @@ std::byte* CudaMemory::take(std::size_t bytes) {
 }
 
 void CudaMemory::free(std::byte* memory) noexcept {
+  context_.bind_thread_noexcept();
   if (pool_ != nullptr) {
     context_.log(cudaFreeAsync(memory, stream_), "cudaFreeAsync");
   } else {

@@ -33,13 +33,14 @@ class CudaWork final : public StreamWork {
   CudaWork(const std::string& name, const StreamHost& host)
       : host_(host), completer_(std::make_unique<QueuedStream>(name + " done", std::make_unique<StreamWork>())) {
     // What runs on this thread never throws: a failed stream would skip completions, and their waiters would hang.
-    completer_->launch([this] { context().log(cudaSetDevice(context().index()), "cudaSetDevice"); });
-    const DeviceScope scope(context());
+    completer_->launch([this] { context().bind_thread_noexcept(); });
+    context().bind_thread();
     context().check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
 
   ~CudaWork() override {
     completer_.reset();  // completes what was recorded
+    context().bind_thread_noexcept();
     context().log(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     context().log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
   }
@@ -114,6 +115,14 @@ std::unique_ptr<Recording> CudaWork::begin_record() {
 // the device waits for the rest. It cannot wait for events of the host: those hold up this thread, and thereby later
 // work.
 std::exception_ptr CudaWork::wait(const Event& event) {
+  if (event.state() && !event.state()->parts().empty()) {
+    std::exception_ptr first;
+    for (const Event& part : event.state()->parts()) {
+      const std::exception_ptr failure = wait(part);
+      if (!first) first = failure;
+    }
+    return first;
+  }
   const auto* const state = dynamic_cast<const CudaEventState*>(event.state().get());
   if (state == nullptr || !state->is_of(context())) return event.wait_noexcept();
   const CudaEventState::Recorded recorded = state->wait_recorded();

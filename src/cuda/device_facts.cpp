@@ -44,7 +44,7 @@ double memory_bytes_per_second(DeviceContext& context) {
 }  // namespace
 
 DeviceFacts read_facts(DeviceContext& context) {
-  const DeviceScope scope(context);
+  context.bind_thread();
   cudaDeviceProp properties = {};
   context.check(cudaGetDeviceProperties(&properties, context.index()), "cudaGetDeviceProperties");
   DeviceFacts facts;

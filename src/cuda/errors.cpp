@@ -6,7 +6,7 @@
 namespace strata::cuda {
 
 DeviceContext::DeviceContext(int index) : index_(index) {
-  const DeviceScope scope(*this);
+  bind_thread();
 }
 
 void DeviceContext::check(cudaError_t error, const char* call) {
@@ -39,13 +39,8 @@ void DeviceContext::bind_thread() {
   check(cudaSetDevice(index_), "cudaSetDevice");
 }
 
-DeviceScope::DeviceScope(DeviceContext& context) : context_(context) {
-  context_.check(cudaGetDevice(&previous_), "cudaGetDevice");
-  if (previous_ != context_.index()) context_.bind_thread();
-}
-
-DeviceScope::~DeviceScope() {
-  if (previous_ != context_.index()) context_.log(cudaSetDevice(previous_), "cudaSetDevice");
+void DeviceContext::bind_thread_noexcept() noexcept {
+  log(cudaSetDevice(index_), "cudaSetDevice");
 }
 
 }  // namespace strata::cuda

@@ -25,26 +25,17 @@ class DeviceContext {
   void throw_if_lost() const;
   // For destructors: logs an error, but not what only follows from a sticky one.
   void log(cudaError_t error, const char* call) noexcept;
-  // Makes this the calling thread's device for good.
+  // Makes this the calling thread's device, which it stays: to give the thread back the device that it had would make a
+  // context there, hundreds of megabytes, where the thread had not used it. Before every call of CUDA from a thread
+  // that is not bound already, whatever it has to do with a device.
   void bind_thread();
+  // For destructors: logs an error.
+  void bind_thread_noexcept() noexcept;
 
  private:
   const int index_;
   mutable std::mutex mutex_;
   std::exception_ptr lost_;  // guarded by mutex_; the first sticky error
-};
-
-// Makes `context` the calling thread's device while it lives.
-class DeviceScope {
- public:
-  explicit DeviceScope(DeviceContext& context);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  DeviceContext& context_;
-  int previous_ = 0;
 };
 
 }  // namespace strata::cuda

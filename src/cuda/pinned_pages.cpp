@@ -14,7 +14,10 @@ namespace {
 class PinnedPages final : public PinnedRegion {
  public:
   PinnedPages(DeviceContext& context, void* pages) : context_(context), pages_(pages) {}
-  ~PinnedPages() override { context_.log(cudaHostUnregister(pages_), "cudaHostUnregister"); }
+  ~PinnedPages() override {
+    context_.bind_thread_noexcept();
+    context_.log(cudaHostUnregister(pages_), "cudaHostUnregister");
+  }
   PinnedPages(const PinnedPages&) = delete;
   PinnedPages& operator=(const PinnedPages&) = delete;
 
@@ -50,7 +53,7 @@ std::unique_ptr<PinnedRegion> pin_pages(DeviceContext& context, std::span<std::b
   const auto address = reinterpret_cast<std::uintptr_t>(pages.data());
   STRATA_EXPECTS(!pages.empty() && address % kPageBytes == 0 && pages.size() % kPageBytes == 0,
                  "whole pages are pinned");
-  const DeviceScope scope(context);
+  context.bind_thread();
   const cudaError_t error = cudaHostRegister(pages.data(), pages.size(), cudaHostRegisterPortable);
   if (const std::string why = hint(error); !why.empty()) {
     static_cast<void>(cudaGetLastError());  // taken back; see check()

@@ -7,13 +7,13 @@
 #include <thread>
 
 #include "core/error.h"
+#include "cuda/device_facts.h"
 #include "cuda/fake_device.h"
 
 namespace strata::test {
 namespace {
 
 using cuda::DeviceContext;
-using cuda::DeviceScope;
 
 template <typename Function>
 std::string device_error_of(Function&& function) {
@@ -78,19 +78,6 @@ TEST(DeviceContext, LogsErrorsOfDestructorsUntilTheDeviceIsLost) {
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("cudaEventDestroy")));
 }
 
-TEST(DeviceScope, GivesTheThreadItsDeviceBack) {
-  const FakeRuntime runtime({.devices = 2});
-  DeviceContext context(1);
-  int device = -1;
-  {
-    const DeviceScope scope(context);
-    ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-    EXPECT_EQ(device, 1);
-  }
-  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
-  EXPECT_EQ(device, 0);
-}
-
 // The fake refuses an event of one device on a stream of another, as CUDA does.
 TEST(CudaDevice, WorksAsTheSecondDeviceFromThreadsThatNeverChoseIt) {
   const FakeRuntime runtime({.devices = 2});
@@ -103,6 +90,29 @@ TEST(CudaDevice, WorksAsTheSecondDeviceFromThreadsThatNeverChoseIt) {
   EXPECT_EQ(device.name(), "cuda:1");
 }
 
+// A context takes hundreds of megabytes of a device that perhaps is another rank's.
+TEST(CudaDevice, MakesNoContextOnAnotherDevice) {
+  const FakeRuntime runtime({.devices = 2});
+  auto device = std::make_unique<cuda::CudaDevice>(
+      cuda::CudaDeviceOptions{.index = 1, .budget_bytes = 1 << 20, .on_stream_thread = {}});
+  Budget host_budget("host of the test", 1 << 20);
+  std::thread([&] {  // what one thread makes another one ends
+    auto host = std::make_unique<Buffer>(pinned(device->context(), host_budget, kPageBytes));
+    auto memory = std::make_unique<Buffer>(device->allocate(kPageBytes, MemoryTag::Gather));
+    auto stream = device->create_stream("s");
+    stream->copy(memory->data(), host->data(), kPageBytes);
+    stream->record().wait();
+    std::thread([&] { stream.reset(); }).join();
+    std::thread([&] { memory.reset(); }).join();
+    std::thread([&] { host.reset(); }).join();
+    std::thread([&] { static_cast<void>(cuda::read_facts(device->context())); }).join();
+    std::thread([&] { device.reset(); }).join();
+  })
+      .join();
+
+  EXPECT_THAT(fake().contexts(), testing::ElementsAre(1));
+}
+
 TEST(CudaDevice, TakesItsMemoryFromItsOwnDevice) {
   for (const bool pools : {true, false}) {
     const FakeRuntime runtime({.devices = 2, .memory_bytes = 1 << 20, .pools = pools});
@@ -111,7 +121,7 @@ TEST(CudaDevice, TakesItsMemoryFromItsOwnDevice) {
     std::size_t available = 0;
     std::size_t total = 0;
 
-    const DeviceScope scope(device.context());
+    device.context().bind_thread();
     ASSERT_EQ(cudaMemGetInfo(&available, &total), cudaSuccess);
     EXPECT_EQ(available, total - kPageBytes);
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -85,6 +86,37 @@ TEST_F(CudaStreams, AWaitForAnotherStreamIsLeftToTheDevice) {
   EXPECT_FALSE(done.ready());
   gate.complete();
   EXPECT_NO_THROW(done.wait());
+}
+
+TEST_F(CudaStreams, AWaitForAllOfSeveralStreamsIsLeftToTheDevice) {
+  EventSource gate;
+  EventSource reached;
+  const auto first = device_.create_stream("first");
+  const auto second = device_.create_stream("second");
+  const auto consumer = device_.create_stream("consumer");
+  second->launch([opened = gate.event()] { launch_kernel([opened] { opened.wait(); }); });
+
+  consumer->wait(when_all(std::array{first->record(), second->record()}));
+  consumer->launch([&] { reached.complete(); });
+  const Event done = consumer->record();
+
+  reached.event().wait();  // would hang if the consumer's thread waited for the kernel
+  EXPECT_FALSE(done.ready());
+  gate.complete();
+  EXPECT_NO_THROW(done.wait());
+}
+
+TEST_F(CudaStreams, OfAllThatAreWaitedForTheFirstFailureIsTheStreams) {
+  const auto good = device_.create_stream("good");
+  const auto bad = device_.create_stream("bad");
+  const auto worse = device_.create_stream("worse");
+  const auto consumer = device_.create_stream("consumer");
+  bad->launch([] { throw std::runtime_error("bad"); });
+  worse->launch([] { throw std::runtime_error("worse"); });
+
+  consumer->wait(when_all(std::array{good->record(), bad->record(), worse->record()}));
+
+  EXPECT_EQ(text_of(consumer->record().wait_noexcept()), "bad");
 }
 
 // CUDA takes a wait for an event that was not recorded yet for no wait at all.

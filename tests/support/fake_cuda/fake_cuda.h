@@ -47,6 +47,8 @@ class Control {
   // that is not allocated yet, bytes written outside of an allocation.
   virtual std::vector<std::string> violations() = 0;
   virtual Alive alive() = 0;
+  // Devices that have a context: those that a thread chose, and those that it had when it called what needs one.
+  virtual std::vector<int> contexts() = 0;
 
  protected:
   ~Control() = default;

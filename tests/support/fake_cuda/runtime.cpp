@@ -1,6 +1,8 @@
 #include "support/fake_cuda/runtime.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -10,6 +12,14 @@ namespace {
 
 thread_local int device_of_thread = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+
+// Calls that need no context.
+bool only_asks(std::string_view call) {
+  constexpr std::array kCalls = {"cudaGetDeviceCount",      "cudaGetDevice",          "cudaSetDevice",
+                                 "cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaDeviceGetPCIBusId",
+                                 "cudaDriverGetVersion",    "cudaRuntimeGetVersion"};
+  return std::find(kCalls.begin(), kCalls.end(), call) != kCalls.end();
+}
 
 }  // namespace
 
@@ -27,6 +37,7 @@ void Runtime::forget() {
   kernels_ = 0;
   failing_kernel_ = {};
   violations_.clear();
+  contexts_.clear();
   lost_ = cudaSuccess;
 }
 
@@ -63,6 +74,16 @@ Alive Runtime::alive() {
   return alive;
 }
 
+std::vector<int> Runtime::contexts() {
+  const std::lock_guard lock(mutex_);
+  return {contexts_.begin(), contexts_.end()};
+}
+
+void Runtime::make_context(int device) {
+  const std::lock_guard lock(mutex_);
+  contexts_.insert(device);
+}
+
 Config Runtime::config() {
   const std::lock_guard lock(mutex_);
   return config_;
@@ -76,6 +97,7 @@ void Runtime::violation(std::string what) {
 cudaError_t Runtime::enter(const char* call) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = ++calls_[call];
+  if (!only_asks(call)) contexts_.insert(current_device());
   const auto [first, last] = injections_.equal_range(call);
   const auto injection = std::find_if(first, last, [number](const auto& each) { return each.second.nth == number; });
   if (lost() != cudaSuccess) return lost();
@@ -164,6 +186,7 @@ cudaError_t cudaSetDevice(int device) {
   return api("cudaSetDevice", [&] {
     if (device < 0 || device >= Runtime::get().config().devices) return cudaErrorInvalidDevice;
     strata::fake_cuda::device_of_thread = device;
+    Runtime::get().make_context(device);
     return cudaSuccess;
   });
 }

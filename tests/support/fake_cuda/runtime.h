@@ -146,9 +146,11 @@ class Runtime final : public Control {
   std::uint64_t calls(const std::string& call) override;
   std::vector<std::string> violations() override;
   Alive alive() override;
+  std::vector<int> contexts() override;
 
   Config config();
   void violation(std::string what);
+  void make_context(int device);
   // Counts a call; returns what was injected for it or what the device was lost to.
   cudaError_t enter(const char* call);
   cudaError_t lost() const { return static_cast<cudaError_t>(lost_.load()); }
@@ -171,6 +173,7 @@ class Runtime final : public Control {
   std::uint64_t kernels_ = 0;
   Injection failing_kernel_;
   std::vector<std::string> violations_;
+  std::set<int> contexts_;
   std::atomic<int> lost_{cudaSuccess};
 };
 
