@@ -47,6 +47,9 @@ struct PlanRequest {
   UpdateSite update_site = UpdateSite::Auto;
   zero::UpdateCosts update_costs;
   offload::Access param_access = offload::Access::Write;  // of an update
+  // The device is a GPU behind a link, where a copy has a price of its own: larger pieces then also pay without a
+  // drive.
+  bool device_behind_link = false;
   std::optional<std::uint64_t> slot_bytes;
   std::optional<std::uint64_t> look_ahead_bytes;
 };

@@ -232,6 +232,7 @@ PlanRequest plan_request(const EngineConfig& config, const ModelParts& parts, co
   request.optimizer_device_share = config.optimizer_device_share;
   request.update_site = config.update_site;
   request.update_costs = parts.update_costs;
+  request.device_behind_link = config.cuda_device.has_value();
   request.slot_bytes = config.slot_bytes;
   request.look_ahead_bytes = config.look_ahead_bytes;
   return request;

@@ -40,7 +40,11 @@ void Planner::grow_slots(MemoryPlan& plan, const StepOrder& order) const {
 }
 
 void Planner::use_spare_host_memory(MemoryPlan& plan, const StepOrder& order) const {
-  if (on_nvme(plan) > 0 || plan.updates.streamed_share > 0) grow_slots(plan, order);
+  const Placement& homes = plan.placement;
+  const bool on_host =
+      homes.param == TierKind::Host || homes.grad == TierKind::Host || homes.optimizer == TierKind::Host;
+  const bool copies = request_.device_behind_link && on_host;
+  if (on_nvme(plan) > 0 || plan.updates.streamed_share > 0 || copies) grow_slots(plan, order);
   if (on_nvme(plan) > 0) {
     const std::uint64_t left = plan.budgets[index(TierKind::Host)] - plan.need[index(TierKind::Host)];
     const std::uint64_t useful = on_nvme(plan) / plan.slot_bytes + 64;

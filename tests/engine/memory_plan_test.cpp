@@ -71,6 +71,7 @@ PlanRequest random_request(std::mt19937_64& random) {
   request.open_micro_batch_bytes = some(4_MiB);
   request.graph_bytes = some(30_MiB);
   if (some(4) == 0) request.slot_bytes = 1 + some(2_MiB);
+  request.device_behind_link = some(2) == 0;
   request.update_site = static_cast<UpdateSite>(some(4));
   if (some(4) == 0) request.optimizer_device_share = static_cast<double>(some(100)) / 100;
   if (some(2) == 0) request.update_costs = kDeviceCosts;
@@ -324,6 +325,22 @@ PlanRequest on_host(PerTier budgets, UpdateSite site) {
   request.param = request.grad = request.optimizer = TierKind::Host;
   request.update_site = site;
   return request;
+}
+
+// 13 GB of parameters in pieces of 256 KiB are 50,000 copies, each with an event, for every pass over the model.
+TEST(MemoryPlan, CopiesOverALinkAreLargeWhereMemoryIsLeft) {
+  PlanRequest request = training_request({60_MiB, 2_GiB, 0});
+  request.param = request.grad = request.optimizer = TierKind::Host;
+  request.update_site = UpdateSite::Host;
+  EXPECT_EQ(make_plan(request).slot_bytes, kGranule) << "beside the device the caches hold small pieces";
+  request.device_behind_link = true;
+
+  const MemoryPlan plan = make_plan(request);
+
+  EXPECT_EQ(plan.slot_bytes, 16_MiB);
+  EXPECT_LE(plan.need[1], 2_GiB);
+  request.budgets[1] = plan.need[1] - plan.slots * (plan.slot_bytes - kGranule);
+  EXPECT_LT(make_plan(request).slot_bytes, 16_MiB) << "they give way to what must be there";
 }
 
 TEST(MemoryPlanUpdates, StreamedOnesHaveStagingForThreeChunksOnTheDevice) {
