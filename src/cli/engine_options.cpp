@@ -7,6 +7,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "engine/cuda_plugin.h"
 #include "engine/from_run_config.h"
 
 namespace strata::cli {
@@ -33,6 +34,7 @@ engine::EngineConfig engine_config_of(const EngineOptions& options) {
   config.training = false;
   config.batch_size = options.batch_size;
   config.max_tokens = options.max_tokens;
+  if (options.device == "cuda") engine::require_cuda_devices();
   config.cuda_device = engine::cuda_device_of(options.device == "cuda"   ? engine::DeviceChoice::Cuda
                                               : options.device == "host" ? engine::DeviceChoice::Host
                                                                          : engine::DeviceChoice::Auto);

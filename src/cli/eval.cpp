@@ -29,10 +29,11 @@ int run_eval(const Arguments& arguments) {
   app.add_flag("--json", json, "print one JSON object");
   if (!parse_options(app, arguments)) return kDone;
 
+  const engine::EngineConfig config = engine_config_of(options);  // refuses before the data is read
   const ScratchFolder scratch(std::filesystem::temp_directory_path(), "strata-eval");  // for tokenized data
   const data::TokenFile file =
       data::TokenFile::open(prepare_file(options.model, dataset, options.max_tokens, scratch.path() / "data.tok"));
-  const std::unique_ptr<engine::Engine> engine = engine::Engine::create(engine_config_of(options));
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::create(config);
   if (file.max_token() >= engine->model_config().vocab_size) {
     throw DataError("the data has token id " + std::to_string(file.max_token()) + ", but the model's vocab_size is " +
                     std::to_string(engine->model_config().vocab_size));

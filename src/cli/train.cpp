@@ -22,6 +22,7 @@
 #include "cli/train_report.h"
 #include "core/log.h"
 #include "core/trace.h"
+#include "engine/cuda_plugin.h"
 #include "engine/from_run_config.h"
 #include "engine/parts.h"
 #include "engine/trainer.h"
@@ -157,6 +158,7 @@ int train(const RunConfig& config, RankJob& job, engine::Engine& engine, const I
 }
 
 int prepare_and_train(const RunConfig& config, RankJob& job) {
+  if (config.strata.device == engine::DeviceChoice::Cuda) engine::require_cuda_devices();  // before the data is read
   const RunStart start = run_start_from(job.from_rank_zero("the data", [&] { return to_text(start_run(config)); }));
   const Inputs inputs(start);
   engine::EngineConfig engine_config = engine::engine_config(config);

@@ -59,17 +59,18 @@ class Backend {
   virtual std::unique_ptr<ShardOptimizer> optimizer(const OptimizerConfig& config) = 0;
   virtual std::unique_ptr<ShardMath> math() = 0;
 
-  virtual TorchPlace torch_place() = 0;
   // What torch's allocator may take of this device beside the budget; more fails as out of memory. Requires:
-  // torch_place() is Device.
+  // strata_cuda_torch_place() is Device.
   virtual void limit_torch(std::uint64_t bytes) = 0;
 };
 
 }  // namespace strata::cuda
 
 extern "C" {
-// Usable GPUs; where there are none, 0 and the reason in `why` (a text of at most `why_bytes` bytes with its end).
+// Usable GPUs, up to the first that is too old; where there are none, 0 and the reason in `why` (a text of at most
+// `why_bytes` bytes with its end). Makes no context.
 using strata_cuda_device_count_t = int(char* why, std::size_t why_bytes);
+using strata_cuda_torch_place_t = strata::cuda::TorchPlace();
 // Owned by the caller; null with the reason in `why`.
 using strata_cuda_open_t = strata::cuda::Backend*(const strata::cuda::BackendOptions* options, char* why,
                                                   std::size_t why_bytes);

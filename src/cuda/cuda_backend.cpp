@@ -17,6 +17,23 @@ namespace {
 
 constexpr int kLeastMajor = 8;  // what kernels/CMakeLists.txt builds for
 
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+// Empty where the kernels run on it. Makes no context.
+std::string too_old(int device) {
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  if (major >= kLeastMajor) return "";
+  cudaDeviceProp properties = {};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return std::string(properties.name) + " has compute capability " + std::to_string(major) + "." +
+         std::to_string(attribute(cudaDevAttrComputeCapabilityMinor, device)) + "; " + std::to_string(kLeastMajor) +
+         ".0 is the least that works";
+}
+
 // Torch has a current stream per thread of its own.
 std::function<void(cudaStream_t)> torch_hook(int device) {
   const TorchPart* const torch = torch_part();
@@ -32,10 +49,7 @@ class CudaBackend final : public Backend {
         device_({.index = options.device,
                  .budget_bytes = options.budget_bytes,
                  .on_stream_thread = torch_hook(options.device)}) {
-    const DeviceFacts found = facts();
-    if (found.major >= kLeastMajor) return;
-    throw DeviceError(found.name + " has compute capability " + std::to_string(found.major) + "." +
-                      std::to_string(found.minor) + "; " + std::to_string(kLeastMajor) + ".0 is the least that works");
+    if (const std::string why = too_old(options.device); !why.empty()) throw DeviceError(why);
   }
 
   DeviceFacts facts() override { return read_facts(device_.context()); }
@@ -50,7 +64,6 @@ class CudaBackend final : public Backend {
     device_.context().bind_thread();  // for the pinned memory that it takes
     return make_cuda_shard_math();
   }
-  TorchPlace torch_place() override { return cuda::torch_place(); }
   void limit_torch(std::uint64_t bytes) override {
     STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
     device_.context().throw_if_lost();
@@ -65,16 +78,18 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 int count_devices(std::string& why) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return count;
   try {
-    check(error, "cudaGetDeviceCount");
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     why = "the CUDA driver finds no GPU";
+    int usable = 0;
+    while (usable < count && (why = too_old(usable)).empty()) ++usable;
+    if (usable > 0) why.clear();
+    return usable;
   } catch (const DeviceError& failure) {
     why = failure.what();
+    return 0;
   }
-  return 0;
 }
 
 std::unique_ptr<Backend> open_backend(const BackendOptions& options) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/torch_part.h"
 
 namespace {
 
@@ -19,6 +20,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) strata_cuda_device_count_t strata_cuda_device_count;
 __attribute__((visibility("default"))) strata_cuda_open_t strata_cuda_open;
+__attribute__((visibility("default"))) strata_cuda_torch_place_t strata_cuda_torch_place;
 
 int strata_cuda_device_count(char* why, std::size_t why_bytes) {
   try {
@@ -30,6 +32,10 @@ int strata_cuda_device_count(char* why, std::size_t why_bytes) {
     put(error.what(), why, why_bytes);
     return 0;
   }
+}
+
+strata::cuda::TorchPlace strata_cuda_torch_place() {
+  return strata::cuda::torch_place();
 }
 
 strata::cuda::Backend* strata_cuda_open(const strata::cuda::BackendOptions* options, char* why, std::size_t why_bytes) {

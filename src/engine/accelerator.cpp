@@ -76,7 +76,7 @@ class CudaAccelerator final : public Accelerator {
       : backend_(open_cuda({.device = *config.cuda_device, .budget_bytes = needs.budget_bytes})),
         optimizer_(backend_->optimizer(config.optimizer)),
         math_(backend_->math()) {
-    if (backend_->torch_place() == cuda::TorchPlace::Host) {
+    if (cuda_devices().torch == cuda::TorchPlace::Host) {
       torch_allocator_.emplace(device().budget());
       return;
     }

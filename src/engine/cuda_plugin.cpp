@@ -38,6 +38,7 @@ const Library& library() {
 struct Plugin {
   strata_cuda_device_count_t* device_count = nullptr;
   strata_cuda_open_t* open = nullptr;
+  strata_cuda_torch_place_t* torch_place = nullptr;
   std::string why_not;  // where these are null
 };
 
@@ -54,7 +55,8 @@ Plugin load() {
   }
   plugin.device_count = reinterpret_cast<strata_cuda_device_count_t*>(cuda_plugin_symbol("strata_cuda_device_count"));
   plugin.open = reinterpret_cast<strata_cuda_open_t*>(cuda_plugin_symbol("strata_cuda_open"));
-  if (plugin.device_count == nullptr || plugin.open == nullptr) {
+  plugin.torch_place = reinterpret_cast<strata_cuda_torch_place_t*>(cuda_plugin_symbol("strata_cuda_torch_place"));
+  if (plugin.device_count == nullptr || plugin.open == nullptr || plugin.torch_place == nullptr) {
     plugin = {.why_not = cuda_plugin_file() + " is not the CUDA plug-in"};
   }
   return plugin;
@@ -82,7 +84,18 @@ CudaDevices cuda_devices() {
   if (plugin.device_count == nullptr) return {.why_none = plugin.why_not};
   Text why{};
   const int count = plugin.device_count(why.data(), why.size());
-  return {.count = count, .why_none = count > 0 ? std::string() : why.data()};
+  return {.count = count, .why_none = count > 0 ? std::string() : why.data(), .torch = plugin.torch_place()};
+}
+
+CudaDevices require_cuda_devices() {
+  CudaDevices found = cuda_devices();
+  if (found.count == 0) throw DeviceError("no GPU can be used: " + found.why_none + "; or compute on the host (strata.device: host)");
+  if (found.torch == cuda::TorchPlace::Nowhere) {
+    throw DeviceError(
+        "the CUDA plug-in was built without torch, so nothing can be computed on the GPU; build it with "
+        "torch, or compute on the host (strata.device: host)");
+  }
+  return found;
 }
 
 std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options) {

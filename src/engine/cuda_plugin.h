@@ -17,10 +17,13 @@ std::string cuda_plugin_file();
 struct CudaDevices {
   int count = 0;
   std::string why_none = "";  // where count is 0
+  cuda::TorchPlace torch = cuda::TorchPlace::Nowhere;
 };
 
-// Never throws for what a machine lacks.
+// Never throws for what a machine lacks. Opens no device, and so makes no context on one.
 CudaDevices cuda_devices();
+// For a run on a GPU. Throws: DeviceError that says why none can be used.
+CudaDevices require_cuda_devices();
 
 // Throws: DeviceError that says why the plug-in or the device cannot be used.
 std::unique_ptr<cuda::Backend> open_cuda(const cuda::BackendOptions& options);

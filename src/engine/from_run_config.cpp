@@ -1,6 +1,5 @@
 #include "engine/from_run_config.h"
 
-#include "core/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "engine/cuda_plugin.h"
@@ -76,14 +75,11 @@ IoBackend backend_of(IoBackendChoice choice) {
 
 std::optional<int> cuda_device_of(DeviceChoice choice) {
   if (choice == DeviceChoice::Cuda) return 0;
-  if (choice == DeviceChoice::Host || cuda_devices().count == 0) return std::nullopt;
-  try {
-    const auto backend = open_cuda({.device = 0, .budget_bytes = kPageBytes});
-    if (backend->torch_place() != cuda::TorchPlace::Nowhere) return 0;
-    log::warning("the GPU is left alone, because the CUDA plug-in was built without torch");
-  } catch (const DeviceError& error) {
-    log::warning(std::string("the GPU is left alone: ") + error.what());
-  }
+  if (choice == DeviceChoice::Host) return std::nullopt;
+  const CudaDevices found = cuda_devices();
+  if (found.count == 0) return std::nullopt;
+  if (found.torch != cuda::TorchPlace::Nowhere) return 0;
+  log::warning("the GPU is left alone, because the CUDA plug-in was built without torch");
   return std::nullopt;
 }
 

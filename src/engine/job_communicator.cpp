@@ -44,8 +44,7 @@ struct OnGpu {
 };
 
 bool computes_on_gpu(const EngineConfig& config) {
-  return config.cuda_device && open_cuda({.device = *config.cuda_device, .budget_bytes = kPageBytes})->torch_place() ==
-                                   cuda::TorchPlace::Device;
+  return config.cuda_device && cuda_devices().torch == cuda::TorchPlace::Device;
 }
 
 }  // namespace

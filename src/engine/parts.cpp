@@ -56,15 +56,8 @@ std::uint64_t free_on_drives(const EngineConfig& config) {
 }
 
 Gpu ask_gpu(int device) {
-  const CudaDevices found = cuda_devices();
-  if (found.count == 0) throw DeviceError("no GPU can be used: " + found.why_none + "; or set strata.device: host");
-  const auto backend = open_cuda({.device = device, .budget_bytes = kPageBytes});
-  const Gpu gpu{.facts = backend->facts(), .torch = backend->torch_place()};
-  if (gpu.torch == cuda::TorchPlace::Nowhere) {
-    throw DeviceError("the CUDA plug-in was built without torch, so nothing can be computed on " + gpu.facts.name +
-                      "; build it with torch, or set strata.device: host");
-  }
-  return gpu;
+  const cuda::TorchPlace torch = require_cuda_devices().torch;
+  return {.facts = open_cuda({.device = device, .budget_bytes = kPageBytes})->facts(), .torch = torch};
 }
 
 zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {

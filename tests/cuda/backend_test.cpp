@@ -27,6 +27,20 @@ TEST(CudaBackend, CountsDevices) {
   EXPECT_EQ(why, "");
 }
 
+TEST(CudaBackend, CountingMakesNoContext) {
+  const FakeRuntime runtime({.devices = 3});
+  std::string why;
+  cuda::count_devices(why);
+  EXPECT_THAT(fake().contexts(), testing::IsEmpty());
+}
+
+TEST(CudaBackend, CountsNoDeviceThatIsTooOld) {
+  const FakeRuntime runtime({.devices = 2, .major = 6, .minor = 1});
+  std::string why;
+  EXPECT_EQ(cuda::count_devices(why), 0);
+  EXPECT_EQ(why, "Fake GPU has compute capability 6.1; 8.0 is the least that works");
+}
+
 TEST(CudaBackend, SaysWhyThereIsNoDevice) {
   const FakeRuntime runtime({.devices = 0});
   std::string why;

@@ -52,6 +52,11 @@ TEST_F(Plugin, CountsDevices) {
   EXPECT_STREQ(why_.data(), "");
 }
 
+TEST_F(Plugin, TellsWhereTorchComputesWithoutADevice) {
+  control().reset({.devices = 0});
+  EXPECT_EQ(find<strata_cuda_torch_place_t>("strata_cuda_torch_place")(), cuda::TorchPlace::Host);
+}
+
 TEST_F(Plugin, SaysWhyThereIsNoDevice) {
   control().reset({.devices = 0});
   EXPECT_EQ(count(), 0);

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from strata_program import change_tensors, homes, run_strata, train_options, words_of, write_tokens
 
-USAGE, DOES_NOT_FIT, BAD_DATA, IO_FAILED = 2, 3, 4, 5
+USAGE, DOES_NOT_FIT, BAD_DATA, IO_FAILED, DEVICE_FAILED = 2, 3, 4, 5, 6
 
 
 @dataclass
@@ -254,6 +254,15 @@ def test_bad_input_is_named_in_one_line_and_nothing_stays_behind(name, trial):
 def test_the_run_that_the_mutations_spoil_works(trial):
     result = run(trial)
     assert result.code == 0, result.err
+
+
+def test_a_gpu_that_cannot_be_used_is_told_before_the_data_is_read(trial, monkeypatch):
+    monkeypatch.setenv("STRATA_CUDA_PLUGIN", "no_such_plugin.so")
+    trial.options |= {"data": "nowhere.txt", "strata.device": "cuda"}
+    before = listing(trial.root)
+    assert_polite(run(trial), trial, DEVICE_FAILED, ["no GPU can be used", "no_such_plugin.so", "strata.device: host"], before)
+    result = run_strata("eval", "--model", trial.model, "--data", "nowhere.txt", "--device", "cuda", cwd=trial.root / "cwd")
+    assert_polite(result, trial, DEVICE_FAILED, ["no GPU can be used", "no_such_plugin.so"], before)
 
 
 # --- Folders that refuse ------------------------------------------------------------------------------------------

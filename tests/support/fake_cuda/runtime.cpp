@@ -214,6 +214,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
   return api("cudaDeviceGetAttribute", [&] {
     const Config config = Runtime::get().config();
     switch (attribute) {
+      case cudaDevAttrComputeCapabilityMajor:
+        *value = config.major;
+        return cudaSuccess;
+      case cudaDevAttrComputeCapabilityMinor:
+        *value = config.minor;
+        return cudaSuccess;
       case cudaDevAttrMemoryPoolsSupported:
         *value = config.pools ? 1 : 0;
         return cudaSuccess;
