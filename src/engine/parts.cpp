@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -66,11 +68,17 @@ Gpu ask_gpu(int device) {
   return gpu;
 }
 
-// Of the GPU whose memory torch's tensors will take; 0 where that is the host's, as with the fake runtime of the tests.
+// Of the GPU whose memory torch's tensors will take, the largest of all ranks', which plan alike; 0 where that memory
+// is the host's, as with the fake runtime of the tests.
 std::size_t torch_multiprocessors(const EngineConfig& config, const std::optional<Gpu>& gpu) {
-  if (!config.cuda_device) return 0;
-  if (!gpu) return kAssumedMultiprocessors;
-  return gpu->torch == cuda::TorchPlace::Device ? std::max<std::size_t>(gpu->facts.multiprocessors, 1) : 0;
+  std::size_t mine = 0;
+  if (config.cuda_device && !gpu) mine = kAssumedMultiprocessors;
+  if (gpu && gpu->torch == cuda::TorchPlace::Device) mine = std::max<std::size_t>(gpu->facts.multiprocessors, 1);
+  if (!config.comm) return mine;
+  std::vector<double> all(config.comm->world());
+  all[config.comm->rank()] = static_cast<double>(mine);
+  config.comm->all_gather_values(all);
+  return static_cast<std::size_t>(*std::max_element(all.begin(), all.end()));
 }
 
 zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {
@@ -78,7 +86,8 @@ zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {
   if (gpu_is_here) probe.cuda_device = config.cuda_device;
   zero::UpdateCosts costs = measure_update_costs(probe);
   if (!config.cuda_device || gpu_is_here) return costs;
-  log::info("the GPU of this plan is not here: a link of 25 GB/s each way and device memory of 1 TB/s are assumed");
+  log::info("the GPU of this plan is not here: a link of 25 GB/s each way, device memory of 1 TB/s and " +
+            std::to_string(kAssumedMultiprocessors) + " multiprocessors are assumed");
   costs.to_device = costs.to_host = kAssumedLink;
   costs.device_update =
       kAssumedDeviceByte * 2 *
