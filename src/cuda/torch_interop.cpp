@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
 
+#include "core/error.h"
 #include "cuda/device_shares.h"
 #include "cuda/torch_part.h"
 
@@ -30,8 +32,12 @@ void start(int device) {
 
 void on_stream_thread(int device, cudaStream_t stream) {
   const auto index = static_cast<c10::DeviceIndex>(device);
-  c10::cuda::set_device(index);
-  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
+  try {
+    c10::cuda::set_device(index);
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
+  } catch (const c10::Error& error) {
+    throw DeviceError(std::string("torch does not take a stream of this device: ") + error.what_without_backtrace());
+  }
 }
 
 // Of this stream alone: another engine's thread may be about to launch a product with the workspace of its own.

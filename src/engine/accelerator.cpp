@@ -91,7 +91,7 @@ class CudaAccelerator final : public Accelerator {
       return;
     }
     torch_bytes_ = device().budget().reserve(needs.torch_bytes, MemoryTag::Activation);
-    backend_->limit_torch(needs.torch_bytes);
+    zero::with_torch_failures([&] { backend_->limit_torch(needs.torch_bytes); }, planned_bytes_);
   }
 
   Device& device() override { return backend_->device(); }

@@ -9,8 +9,9 @@
 namespace strata::models {
 
 // The largest of a few moments of a step, each the sum of the tensors that live then. [Note: activation bound] in the
-// source lists them. For the host tests hold it against the measured peak; for a GPU (DecoderOptions::gpu_multiprocessors)
-// it follows from what torch's sources allocate, and none has measured it. Immutable, thread-safe.
+// source lists them. For the host tests hold it against the measured peak; for a GPU
+// (DecoderOptions::gpu_multiprocessors) it follows from what torch's sources allocate, and none has measured it.
+// Immutable, thread-safe.
 class ActivationBound {
  public:
   ActivationBound(const hf::ModelConfig& config, const DecoderOptions& options) : config_(config), options_(options) {}
