@@ -59,8 +59,9 @@ class Backend {
   virtual std::unique_ptr<ShardOptimizer> optimizer(const OptimizerConfig& config) = 0;
   virtual std::unique_ptr<ShardMath> math() = 0;
 
-  // What torch's allocator may take of this device beside the budget; more fails as out of memory. Requires:
-  // strata_cuda_torch_place() is Device.
+  // What this backend's user may take of the device by torch's allocator, beside the budget; replaces what was set
+  // before and ends with the backend. The process has one such allocator: more than the sum over the living backends of
+  // the device fails as out of memory. Requires: strata_cuda_torch_place() is Device.
   virtual void limit_torch(std::uint64_t bytes) = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "cuda/cuda_backend.h"
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -8,6 +10,7 @@
 #include "cuda/cuda_optimizer.h"
 #include "cuda/cuda_shard_math.h"
 #include "cuda/device_facts.h"
+#include "cuda/device_shares.h"
 #include "cuda/errors.h"
 #include "cuda/pinned_pages.h"
 #include "cuda/torch_part.h"
@@ -42,13 +45,27 @@ std::function<void(cudaStream_t)> torch_hook(int device) {
   return [torch, device](cudaStream_t stream) { torch->on_stream_thread(device, stream); };
 }
 
+std::function<bool(cudaStream_t)> torch_end_hook(int device) {
+  const TorchPart* const torch = torch_part();
+  if (torch == nullptr) return {};
+  return [torch, device](cudaStream_t stream) { return torch->before_stream_ends(device, stream); };
+}
+
+// Torch has one allocator for each device of the process, whose limit all backends share.
+DeviceShares& torch_shares() {
+  static auto* const shares =
+      new DeviceShares([](int device, std::optional<std::uint64_t> sum) { torch_part()->limit(device, sum); });
+  return *shares;
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const BackendOptions& options)
       : device_index_(options.device),
         device_({.index = options.device,
                  .budget_bytes = options.budget_bytes,
-                 .on_stream_thread = torch_hook(options.device)}) {
+                 .on_stream_thread = torch_hook(options.device),
+                 .before_stream_ends = torch_end_hook(options.device)}) {
     if (const std::string why = too_old(options.device); !why.empty()) throw DeviceError(why);
   }
 
@@ -67,12 +84,13 @@ class CudaBackend final : public Backend {
   void limit_torch(std::uint64_t bytes) override {
     STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
     device_.context().throw_if_lost();
-    torch_part()->limit(device_index_, bytes);
+    torch_share_ = torch_shares().add(device_index_, bytes);
   }
 
  private:
   const int device_index_;
   CudaDevice device_;
+  DeviceShares::Share torch_share_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ CudaDevice::CudaDevice(CudaDeviceOptions options)
       context_(options.index),
       events_(context_),
       memory_(context_, options.budget_bytes),
-      stream_host_{context_, events_, std::move(options.on_stream_thread)} {}
+      stream_host_{context_, events_, std::move(options.on_stream_thread), std::move(options.before_stream_ends)} {}
 
 CudaDevice::~CudaDevice() {
   if (budget_.used() == 0) return;

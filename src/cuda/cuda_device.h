@@ -21,6 +21,7 @@ struct CudaDeviceOptions {
   std::uint64_t budget_bytes = 0;
   // Called once on the thread of each stream, before any work of it; an exception fails the stream.
   std::function<void(cudaStream_t)> on_stream_thread;
+  std::function<bool(cudaStream_t)> before_stream_ends = {};  // as StreamHost says
 };
 
 // Thread-safety: create_stream and allocate from any thread; each stream as Stream says. Streams and buffers must not

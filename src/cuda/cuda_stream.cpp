@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/log.h"
 #include "core/queued_stream.h"
 #include "cuda/current_stream.h"
 
@@ -31,7 +32,9 @@ class LateFailure {
 class CudaWork final : public StreamWork {
  public:
   CudaWork(const std::string& name, const StreamHost& host)
-      : host_(host), completer_(std::make_unique<QueuedStream>(name + " done", std::make_unique<StreamWork>())) {
+      : name_(name),
+        host_(host),
+        completer_(std::make_unique<QueuedStream>(name + " done", std::make_unique<StreamWork>())) {
     // What runs on this thread never throws: a failed stream would skip completions, and their waiters would hang.
     completer_->launch([this] { context().bind_thread_noexcept(); });
     context().bind_thread();
@@ -42,7 +45,8 @@ class CudaWork final : public StreamWork {
     completer_.reset();  // completes what was recorded
     context().bind_thread_noexcept();
     context().log(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    context().log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+    // A handle that is still referred to must not be given to another stream.
+    if (is_let_go_of()) context().log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
   }
 
   CudaWork(const CudaWork&) = delete;
@@ -85,9 +89,11 @@ class CudaWork final : public StreamWork {
     context().throw_if_lost();
     if (const std::exception_ptr failure = late_failure_.get()) std::rethrow_exception(failure);
   }
+  bool is_let_go_of() noexcept;
   std::exception_ptr synchronize(const CudaEvent* marker);
   void finish(const Completion& completion) noexcept;
 
+  const std::string name_;
   const StreamHost& host_;
   cudaStream_t stream_ = nullptr;
   std::vector<Event> awaited_;  // of the stream's thread; see Completion
@@ -149,6 +155,25 @@ void CudaWork::record(const std::shared_ptr<CudaEventState>& state, std::excepti
   Completion completion{state, std::move(marker), std::move(failure), std::exchange(awaited_, {})};
   completer_->launch([this, completion = std::move(completion)] { finish(completion); });
   if (refused) std::rethrow_exception(refused);
+}
+
+bool CudaWork::is_let_go_of() noexcept {
+  if (!host_.before_stream_ends) return true;
+  try {
+    context().throw_if_lost();
+  } catch (...) {
+    return true;  // whatever is kept is of no use any more
+  }
+  std::string why = "it is still referred to";
+  try {
+    if (host_.before_stream_ends(stream_)) return true;
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+  }
+  log::warning("the stream " + name_ + " of device " + std::to_string(context().index()) +
+               " is left to the process: " + why);
+  return false;
 }
 
 // Blocks until all work before the recording is done.

@@ -19,6 +19,10 @@ struct StreamHost {
   EventPool& events;
   // Called once on each stream's thread, before any work of it.
   std::function<void(cudaStream_t)> on_stream_thread;
+  // Called once for each stream, on the thread that destroys it: its own threads have ended and its work is done. False
+  // where something goes on referring to the stream, which is then left to the process. Not called when the device is
+  // lost; an exception is logged and taken for false.
+  std::function<bool(cudaStream_t)> before_stream_ends;
 };
 
 // Two threads: one hands the work to CUDA, in order, and waits there for events of the host; the other watches what

@@ -6,7 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
 
+#include "core/error.h"
+#include "cuda/device_shares.h"
 #include "cuda/torch_part.h"
 
 namespace strata::cuda {
@@ -26,15 +32,42 @@ void start(int device) {
 
 void on_stream_thread(int device, cudaStream_t stream) {
   const auto index = static_cast<c10::DeviceIndex>(device);
-  c10::cuda::set_device(index);
-  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
+  try {
+    c10::cuda::set_device(index);
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
+  } catch (const c10::Error& error) {
+    throw DeviceError(std::string("torch does not take a stream of this device: ") + error.what_without_backtrace());
+  }
 }
 
-void limit(int device, std::uint64_t bytes) {
+// Of this stream alone: another engine's thread may be about to launch a product with the workspace of its own.
+void free_workspaces(at::cuda::WorkspaceMapWithMutex& workspaces, cudaStream_t stream) {
+  const std::unique_lock lock(workspaces.mutex);
+  std::erase_if(workspaces.map, [stream](const auto& entry) { return std::get<1>(entry.first) == stream; });
+}
+
+// [Note: what torch keeps of a stream]
+// A block of the caching allocator belongs to the stream that it was allocated on, also when it is free, and a segment
+// that grows waits for that stream when it is unmapped: after cudaStreamDestroy for a handle that is none or another
+// stream's. The workspaces of matrix products are such blocks, one for each handle of cuBLAS (this thread's, and that
+// of autograd's thread, which outlives the stream) and stream; cuBLASLt's is the same, or a map of its own. What else
+// knows the stream is either set again before its next use (the handles of cuBLAS, the current streams of autograd's
+// threads) or knows events only (the memory that torch pins to read a scalar, with no event at all).
+bool before_stream_ends(int device, cudaStream_t stream) {
+  free_workspaces(at::cuda::cublas_handle_stream_to_workspace(), stream);
+  free_workspaces(at::cuda::cublaslt_handle_stream_to_workspace(), stream);
+  // Of every stream: the allocator has no narrower call. What others have cached they allocate again.
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const auto left = c10::cuda::CUDACachingAllocator::snapshot({0, 0}, /*include_traces=*/false).segments;
+  return std::none_of(left.begin(), left.end(), [device, stream](const auto& segment) {
+    return segment.device == device && segment.stream == stream;
+  });
+}
+
+void limit(int device, std::optional<std::uint64_t> bytes) {
   const auto index = static_cast<c10::DeviceIndex>(device);
   const std::uint64_t total = at::cuda::getDeviceProperties(index)->totalGlobalMem;
-  const double fraction = static_cast<double>(bytes) / static_cast<double>(total);
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(fraction, 1.0), index);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(fraction_of(bytes.value_or(total), total), index);
 }
 
 }  // namespace
@@ -44,7 +77,7 @@ TorchPlace torch_place() {
 }
 
 const TorchPart* torch_part() {
-  static constexpr TorchPart part{start, on_stream_thread, limit};
+  static constexpr TorchPart part{start, on_stream_thread, before_stream_ends, limit};
   return &part;
 }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "cuda/backend.h"
 
@@ -15,8 +16,11 @@ struct TorchPart {
   void (*start)(int device);
   // On each stream's thread: torch's work of that thread goes to `stream`.
   void (*on_stream_thread)(int device, cudaStream_t stream);
-  // What torch's allocator may hold of the device's memory.
-  void (*limit)(int device, std::uint64_t bytes);
+  // Once nothing is queued on `stream` any more and its thread has ended: torch lets go of the memory that it keeps for
+  // it. False where tensors still lie in such memory.
+  bool (*before_stream_ends)(int device, cudaStream_t stream);
+  // What torch's allocator may hold of the device's memory; nothing: all.
+  void (*limit)(int device, std::optional<std::uint64_t> bytes);
 };
 
 TorchPlace torch_place();

@@ -26,7 +26,8 @@ class Accelerator {
   // Host memory that copies to and from the device will touch: whole pages, pinned until the result is destroyed, which
   // is before the memory is freed. Null where it makes no difference.
   virtual std::unique_ptr<cuda::PinnedRegion> pin(std::span<std::byte> pages) = 0;
-  // A stream whose launches call torch or a communicator. Torch's tensors are paid out of the device's budget.
+  // A stream whose launches call torch or a communicator. Torch's tensors are paid out of the device's budget. Torch's
+  // being out of memory fails the stream as OutOfBudget, its failed calls of CUDA as DeviceError.
   virtual std::unique_ptr<Stream> create_library_stream(const std::string& name) = 0;
 };
 

@@ -82,6 +82,17 @@ class Engine::Impl {
   RunState state{.loss_scale = resumed_loss_scale(config.loss_scale, {})};
 
  private:
+  struct TensorsEnd {
+    Stream& stream;
+    zero::LayerCompute& compute;
+    TensorsEnd(Stream& computing, zero::LayerCompute& layers) : stream(computing), compute(layers) {}
+    TensorsEnd(const TensorsEnd&) = delete;
+    TensorsEnd& operator=(const TensorsEnd&) = delete;
+    ~TensorsEnd() {
+      stream.record().wait_noexcept();
+      compute.release();
+    }
+  };
   using Clock = std::chrono::steady_clock;
   enum class Mode : std::uint8_t { None, Train, Forward };
   struct Named {
@@ -225,6 +236,8 @@ class Engine::Impl {
   std::unique_ptr<Stream> copy_out_;
   std::unique_ptr<Stream> comm_stream_;
   std::unique_ptr<Stream> compute_stream_;
+  // Tensors lie in memory that belongs to this stream: they end before it does.
+  const TensorsEnd tensors_end_{*compute_stream_, *compute_};
   std::unique_ptr<Stream> update_in_;
   std::unique_ptr<Stream> update_stream_;
   std::unique_ptr<Stream> update_out_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -10,6 +12,7 @@
 #include "core/parallel.h"
 #include "cpu_adam/cpu_optimizer.h"
 #include "engine/cuda_plugin.h"
+#include "engine/gpu_allocator.h"
 #include "engine/machine.h"
 #include "engine/update_probe.h"
 #include "models/decoder.h"
@@ -26,10 +29,8 @@ using offload::TierKind;
 constexpr std::uint64_t kProcessBase = 512_MiB;
 // Of a GPU: modules and handles that CUDA and torch load after the memory was asked for.
 constexpr std::uint64_t kGpuBase = 512_MiB;
-// What torch's allocator on a GPU takes beyond its tensors: the workspace of matrix products, and rounding to blocks.
-// Unproven: no GPU has run this.
-constexpr std::uint64_t kGpuWorkspace = 160_MiB;
-constexpr std::uint64_t kGpuRounding = 10;  // one part in so many
+// Of a GPU that is not here: more than any has, for the more of them, the more memory attention takes.
+constexpr std::size_t kAssumedMultiprocessors = 192;
 // What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes that carries 25 GB/s each way, and
 // device memory of 1 TB/s. Assumed, not measured, and the plan says so.
 constexpr double kAssumedLink = 1 / 25e9;
@@ -60,12 +61,26 @@ Gpu ask_gpu(int device) {
   return {.facts = open_cuda({.device = device, .budget_bytes = kPageBytes})->facts(), .torch = torch};
 }
 
+// Of the GPU whose memory torch's tensors will take, the largest of all ranks', which plan alike; 0 where that memory
+// is the host's, as with the fake runtime of the tests.
+std::size_t torch_multiprocessors(const EngineConfig& config, const std::optional<Gpu>& gpu) {
+  std::size_t mine = 0;
+  if (config.cuda_device && !gpu) mine = kAssumedMultiprocessors;
+  if (gpu && gpu->torch == cuda::TorchPlace::Device) mine = std::max<std::size_t>(gpu->facts.multiprocessors, 1);
+  if (!config.comm) return mine;
+  std::vector<double> all(config.comm->world());
+  all[config.comm->rank()] = static_cast<double>(mine);
+  config.comm->all_gather_values(all);
+  return static_cast<std::size_t>(*std::max_element(all.begin(), all.end()));
+}
+
 zero::UpdateCosts update_costs(const EngineConfig& config, bool gpu_is_here) {
   UpdateProbe probe{config.optimizer, config.param_type, config.adam_threads, std::nullopt};
   if (gpu_is_here) probe.cuda_device = config.cuda_device;
   zero::UpdateCosts costs = measure_update_costs(probe);
   if (!config.cuda_device || gpu_is_here) return costs;
-  log::info("the GPU of this plan is not here: a link of 25 GB/s each way and device memory of 1 TB/s are assumed");
+  log::info("the GPU of this plan is not here: a link of 25 GB/s each way, device memory of 1 TB/s and " +
+            std::to_string(kAssumedMultiprocessors) + " multiprocessors are assumed");
   costs.to_device = costs.to_host = kAssumedLink;
   costs.device_update =
       kAssumedDeviceByte * 2 *
@@ -116,6 +131,7 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
                                                   : models::DecoderOptions::Compute::GroupType;
   options.loss_chunk_tokens = config.loss_chunk_tokens;
   if (config.training) options.frozen_parameters = config.frozen_parameters;
+  options.gpu_multiprocessors = torch_multiprocessors(config, parts.gpu);
   std::unique_ptr<zero::Model> model = models::make_decoder(parts.config, options);
   parts.activation_bytes = model->activation_bytes(config.batch_size, config.max_tokens);
   parts.open_micro_batch_bytes = model->open_micro_batch_bytes(config.batch_size, config.max_tokens);
@@ -126,14 +142,14 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
   }
   // By ranks of all settings, so that those that differ get as far as being told.
   if (config.comm) agree(*config.comm, parts.update_costs);
-  std::optional<int> torch_device;
-  if (parts.gpu && parts.gpu->torch == cuda::TorchPlace::Device) {
-    torch_device = config.cuda_device;
+  if (options.gpu_multiprocessors > 0) {
     for (std::uint64_t* bytes : {&parts.activation_bytes, &parts.open_micro_batch_bytes, &parts.graph_bytes}) {
-      *bytes += *bytes / kGpuRounding;
+      *bytes = with_gpu_fragments(*bytes);
     }
-    parts.activation_bytes += kGpuWorkspace;
+    parts.activation_bytes += kGpuAllocatorBytes;
   }
+  std::optional<int> torch_device;
+  if (parts.gpu && parts.gpu->torch == cuda::TorchPlace::Device) torch_device = config.cuda_device;
   parts.compute = zero::make_torch_layer_compute(std::move(model), config.param_type, parts.shape.shards(),
                                                  parts.shape.replicas(), torch_device);
   return parts;

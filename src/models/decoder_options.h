@@ -3,6 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct DecoderOptions {
   Compute compute = Compute::GroupType;
   std::int64_t loss_chunk_tokens = 256;             // positions whose logits exist at once; changes bits
   std::vector<std::string> frozen_parameters = {};  // prefixes of names: freeze()
+  // Of the GPU that computes; 0 where the host does. What memory that takes depends on it, and nothing else.
+  std::size_t gpu_multiprocessors = 0;
 };
 
 // The type of activations and of the weights inside matrix products.

@@ -70,6 +70,10 @@ class LayerCompute {
   virtual std::span<const float> logits(std::size_t micro_batch) const = 0;
   // Closes the micro-batch: drops its activations and results.
   virtual void end(std::size_t micro_batch) = 0;
+  // Drops all that lies in memory of the compute stream's device, open micro-batches included: a stream must not end
+  // before the memory that was allocated for it. Only layouts() and groups_of() may be used afterwards. From any
+  // thread, once the work of the compute stream is done.
+  virtual void release() {}
 };
 
 }  // namespace strata::zero

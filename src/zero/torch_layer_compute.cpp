@@ -97,6 +97,10 @@ class TorchLayerCompute final : public LayerCompute {
     return {logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())};
   }
   void end(std::size_t micro_batch) override { open_.at(micro_batch) = {}; }
+  void release() override {
+    open_.clear();
+    model_.reset();
+  }
 
  private:
   // A block's forward with everything that its backward reads. Weights are among that: their storages point to nothing

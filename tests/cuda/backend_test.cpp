@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "cuda/fake_device.h"
+#include "cuda/torch_stand_in.h"
 
 namespace strata::test {
 namespace {
@@ -92,6 +96,50 @@ TEST(CudaBackend, PinsHostMemory) {
   const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 0});
   const auto region = backend->pin(memory.span());
   EXPECT_EQ(fake().alive().pinned_regions, 1U);
+}
+
+// What torch was asked to do, in order. Of one thread at a time.
+std::vector<std::string>& asked() {
+  static std::vector<std::string> calls;
+  return calls;
+}
+constexpr cuda::TorchPart kTorch{
+    .start = [](int device) { asked().push_back("start " + std::to_string(device)); },
+    .on_stream_thread = [](int device, cudaStream_t) { asked().push_back("thread of " + std::to_string(device)); },
+    .before_stream_ends =
+        [](int device, cudaStream_t) {
+          asked().push_back("end of a stream of " + std::to_string(device));
+          return true;
+        },
+    .limit =
+        [](int device, std::optional<std::uint64_t> bytes) {
+          asked().push_back("limit of " + std::to_string(device) + " " + (bytes ? std::to_string(*bytes) : "none"));
+        }};
+
+TEST(CudaBackend, StartsTorchAndLetsItGoOfEachStream) {
+  const FakeRuntime runtime({.devices = 2});
+  const TorchStandIn torch(kTorch);
+  asked().clear();
+  {
+    const auto backend = cuda::open_backend({.device = 1, .budget_bytes = 0});
+    backend->device().create_stream("s")->record().wait();
+  }
+  EXPECT_THAT(asked(), testing::ElementsAre("start 1", "thread of 1", "end of a stream of 1"));
+}
+
+TEST(CudaBackend, BackendsOfOneDeviceShareTheLimitOfTorch) {
+  const FakeRuntime runtime;
+  const TorchStandIn torch(kTorch);
+  const auto first = cuda::open_backend({.device = 0, .budget_bytes = 0});
+  first->limit_torch(100);
+  asked().clear();
+  {
+    const auto second = cuda::open_backend({.device = 0, .budget_bytes = 0});
+    second->limit_torch(30);
+    second->limit_torch(40);
+  }
+  EXPECT_THAT(asked(),
+              testing::ElementsAre("start 0", "limit of 0 130", "limit of 0 170", "limit of 0 140", "limit of 0 100"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -252,6 +253,107 @@ TEST(StreamThreads, AHookThatThrowsFailsTheStream) {
                            }});
   const auto stream = device.create_stream("s");
   EXPECT_EQ(text_of(stream->record().wait_noexcept()), "no such stream");
+}
+
+TEST(StreamEnds, TheHookRunsAfterTheLastWorkAndBeforeTheStreamIsDestroyed) {
+  const FakeRuntime runtime({.seed = 3});
+  std::atomic<bool> ran = false;
+  std::atomic<bool> thread_lives = true;
+  cudaStream_t used = nullptr;
+  std::vector<cudaStream_t> ended;
+  cuda::CudaDevice device(
+      {.index = 0, .budget_bytes = 0, .on_stream_thread = {}, .before_stream_ends = [&](cudaStream_t stream) {
+         EXPECT_TRUE(ran);
+         EXPECT_FALSE(thread_lives);
+         EXPECT_EQ(fake().calls("cudaStreamDestroy"), 0U);
+         EXPECT_EQ(fake().alive().streams, 2U);  // and that of allocate()
+         ended.push_back(stream);
+         return true;
+       }});
+  {
+    const auto stream = device.create_stream("s");
+    stream->launch([&] {
+      // Destroyed with the thread, after the stream's last work.
+      struct EndOfThread {
+        std::atomic<bool>* lives = nullptr;
+        ~EndOfThread() {
+          if (lives != nullptr) *lives = false;
+        }
+      };
+      thread_local EndOfThread end;
+      end.lives = &thread_lives;
+      used = cuda::current_stream();
+      launch_kernel([&ran] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ran = true;
+      });
+    });
+  }
+  EXPECT_EQ(ended, std::vector<cudaStream_t>{used});
+  EXPECT_EQ(fake().calls("cudaStreamDestroy"), 1U);
+}
+
+// A handle that somebody refers to must not come back as another stream's.
+TEST(StreamEnds, AStreamThatIsStillReferredToIsNotDestroyed) {
+  const FakeRuntime runtime;
+  cudaStream_t kept = nullptr;
+  {
+    cuda::CudaDevice device(
+        {.index = 0, .budget_bytes = 0, .on_stream_thread = {}, .before_stream_ends = [&](cudaStream_t stream) {
+           kept = stream;
+           return false;
+         }});
+    device.create_stream("s")->record().wait();
+    EXPECT_EQ(fake().calls("cudaStreamDestroy"), 0U);
+  }
+  EXPECT_EQ(cudaStreamDestroy(kept), cudaSuccess);
+}
+
+TEST(StreamEnds, AnExceptionOfTheHookLeavesNoDestructorAndKeepsTheStream) {
+  const FakeRuntime runtime;
+  cudaStream_t kept = nullptr;
+  cuda::CudaDevice device(
+      {.index = 0, .budget_bytes = 0, .on_stream_thread = {}, .before_stream_ends = [&](cudaStream_t stream) -> bool {
+         kept = stream;
+         throw std::runtime_error("torch does not let go");
+       }});
+  EXPECT_NO_THROW(device.create_stream("s")->record().wait());
+  EXPECT_EQ(fake().calls("cudaStreamDestroy"), 0U);
+  EXPECT_EQ(cudaStreamDestroy(kept), cudaSuccess);
+}
+
+TEST(StreamEnds, TheHookRunsForAStreamThatFailed) {
+  const FakeRuntime runtime;
+  int ended = 0;
+  cuda::CudaDevice device(
+      {.index = 0, .budget_bytes = 0, .on_stream_thread = {}, .before_stream_ends = [&](cudaStream_t) {
+         ++ended;
+         return true;
+       }});
+  {
+    const auto stream = device.create_stream("s");
+    stream->launch([] { throw std::runtime_error("no such work"); });
+    EXPECT_EQ(text_of(stream->record().wait_noexcept()), "no such work");
+  }
+  EXPECT_EQ(ended, 1);
+}
+
+TEST(StreamEnds, TheHookIsNotCalledOnceTheDeviceIsLost) {
+  FakeRuntime runtime;
+  runtime.lost = true;
+  int ended = 0;
+  cuda::CudaDevice device(
+      {.index = 0, .budget_bytes = 0, .on_stream_thread = {}, .before_stream_ends = [&](cudaStream_t) {
+         ++ended;
+         return true;
+       }});
+  {
+    const auto stream = device.create_stream("s");
+    fake().fail_kernel(1, cudaErrorIllegalAddress);
+    stream->launch([] { launch_kernel([] {}); });
+    EXPECT_NE(stream->record().wait_noexcept(), nullptr);
+  }
+  EXPECT_EQ(ended, 0);
 }
 
 }  // namespace

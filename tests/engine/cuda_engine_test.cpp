@@ -1,6 +1,7 @@
 // The engine on a CUDA device over the fake runtime: every transfer, wait and update goes through the sources that
 // drive a GPU, late and in the order of their events, and gives the bits of the host device. Torch computes on the
 // host, so this says nothing of its kernels.
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "engine/accelerator.h"
 #include "engine/cuda_plugin.h"
 #include "engine/engine.h"
 #include "engine/tiny_ranks.h"
@@ -233,6 +235,21 @@ TEST_F(CudaEngine, WithoutADeviceItSaysWhy) {
     EXPECT_THAT(std::string(error.what()), HasSubstr("no CUDA-capable device"));
   }
   EXPECT_EQ(cuda_devices().count, 0);
+}
+
+TEST_F(CudaEngine, TorchOutOfMemoryOnItsStreamDoesNotFit) {
+  const auto accelerator = make_accelerator(config(kHomes[0], 0), {.budget_bytes = 1 << 20, .torch_bytes = 1 << 19});
+  const auto stream = accelerator->create_library_stream("compute");
+  stream->launch([] {
+    throw c10::OutOfMemoryError({"here", "file", 1}, "CUDA out of memory. Tried to allocate 9 MiB.");
+  });
+  try {
+    stream->record().wait();
+    ADD_FAILURE() << "torch had no memory";
+  } catch (const OutOfBudget& refusal) {
+    EXPECT_EQ(refusal.have_bytes(), std::uint64_t{1} << 19);
+    EXPECT_THAT(std::string(refusal.what()), HasSubstr("than the 512.00 KiB that the plan assumes"));
+  }
 }
 
 TEST_F(CudaEngine, ALostDeviceEndsTheRunWithItsFirstCause) {

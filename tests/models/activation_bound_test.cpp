@@ -1,5 +1,6 @@
 #include "models/activation_bound.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -142,6 +143,76 @@ TEST(ActivationBound, CoversGraphsThatAreKept) {
       EXPECT_GE(peak_with(blocks) + graph, (none + blocks * graph) / 4 * 3);
     }
   }
+}
+
+// The rest is arithmetic by hand: no GPU has measured it.
+DecoderOptions on_gpu(std::size_t multiprocessors, at::ScalarType type = at::kBFloat16) {
+  return {.group_type = type, .loss_chunk_tokens = 64, .gpu_multiprocessors = multiprocessors};
+}
+
+// 4 heads of 64 values, 2 of keys.
+hf::ModelConfig attending(std::int64_t window = 0) {
+  hf::ModelConfig config = sized(256, 64, 101, 2);
+  config.sliding_window.assign(2, window);
+  return config;
+}
+
+TEST(ActivationBoundOnAGpu, GrowsByACopyOfTheGradientOfQForEachFurtherShareOfTheGpu) {
+  const std::uint64_t copy = 1024 * 4 * 64 * 4;
+  const auto bytes = [](std::size_t multiprocessors) {
+    return ActivationBound(attending(), on_gpu(multiprocessors)).bytes(1, 1000);
+  };
+  EXPECT_EQ(bytes(132) - bytes(68), (33 - 17) * copy);
+}
+
+TEST(ActivationBoundOnAGpu, DoesNotCountWhatTheHostsThreadsTake) {
+  const auto bytes = [](const DecoderOptions& options, int threads) {
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    const std::uint64_t result = ActivationBound(attending(), options).bytes(1, 1000);
+    at::set_num_threads(before);
+    return result;
+  };
+  const DecoderOptions host{.group_type = at::kBFloat16};
+  EXPECT_LT(bytes(host, 1), bytes(host, 8));
+  EXPECT_EQ(bytes(on_gpu(132), 1), bytes(on_gpu(132), 8));
+}
+
+TEST(ActivationBoundOnAGpu, KeepsRepeatedKeysAndAPaddedMaskWhereAWindowNeedsThem) {
+  const auto graph = [](std::int64_t window) {
+    return ActivationBound(attending(window), on_gpu(132)).graph_bytes(3, 100);
+  };
+  const std::uint64_t repeated = 2 * 300 * (4 - 2) * 64 * 2;
+  const std::uint64_t mask = 100 * 112 * 2;
+  const std::uint64_t rows = 3 * (128 - 100) * 4 * 4;
+  EXPECT_EQ(graph(32) - graph(0), repeated + mask + rows);
+  EXPECT_EQ(graph(100), graph(0));  // a window that hides nothing
+}
+
+TEST(ActivationBoundOnAGpu, TakesTheLargerOfTwoKindsOfLayers) {
+  hf::ModelConfig mixed = attending();
+  mixed.sliding_window = {0, 32};
+  const auto graph = [](const hf::ModelConfig& config) {
+    return ActivationBound(config, on_gpu(132)).graph_bytes(3, 100);
+  };
+  EXPECT_EQ(graph(mixed), graph(attending(32)));
+}
+
+TEST(ActivationBoundOnAGpu, RepeatsKeysInFp32) {
+  const auto graph = [](const DecoderOptions& options) {
+    return ActivationBound(attending(), options).graph_bytes(3, 96);
+  };
+  const std::uint64_t repeated = 2 * 288 * (4 - 2) * 64 * 4;
+  const std::uint64_t blocks = 200 * 512 - (24 << 10);  // of the allocator
+  EXPECT_EQ(graph(on_gpu(132, at::kFloat)) - graph({.group_type = at::kFloat}), repeated + blocks);
+}
+
+// Copies do not count in fp32, which has no flash kernel.
+TEST(ActivationBoundOnAGpu, DoesNotDependOnTheMultiprocessorsInFp32) {
+  const auto bytes = [](std::size_t multiprocessors) {
+    return ActivationBound(attending(), on_gpu(multiprocessors, at::kFloat)).bytes(1, 1000);
+  };
+  EXPECT_EQ(bytes(132), bytes(68));
 }
 
 }  // namespace

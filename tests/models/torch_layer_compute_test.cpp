@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "models/flat_run.h"
 #include "models/tiny_config.h"
+#include "zero/torch_allocator.h"
 
 namespace strata::models {
 namespace {
@@ -239,6 +240,22 @@ TEST(TorchLayerCompute, GradientOfTheTiedEmbeddingIsTheSumOfBothUses) {
   };
   constexpr double kStep = 2e-3;
   EXPECT_NEAR((loss_at(kStep) - loss_at(-kStep)) / (2 * kStep), length, 2e-3 * length);
+}
+
+// A device's stream ends before the layers do, and must find no memory of its own.
+TEST(TorchLayerCompute, HoldsNoMemoryOnceItIsReleased) {
+  Budget budget("host", std::uint64_t{64} << 20);
+  const zero::TorchAllocator allocator(budget);
+  FlatRun run(tied_config(), kBf16);
+  run.bind();
+  run.compute().keep_graphs(1);
+  run.forward(random_ids(2, 13, 101, 9));
+  ASSERT_GT(budget.used(), 0U);
+
+  run.compute().release();
+
+  EXPECT_EQ(budget.used(), 0U);
+  EXPECT_FALSE(run.compute().layouts().empty());
 }
 
 TEST(TorchLayerCompute, Bf16WeightsComputeCloseToTheSameWeightsInFp32) {
