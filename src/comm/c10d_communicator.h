@@ -18,6 +18,8 @@ class Backend;
 
 namespace strata::comm {
 
+class DeviceGroups;
+
 // What make_c10d_communicator() wants as staging: chunks on their way in.
 inline constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
 
@@ -28,6 +30,8 @@ struct C10dGroups {
   c10::intrusive_ptr<c10d::Backend> blocking = {};
   std::vector<std::size_t> ranks = {};  // rank in the job of each member, for messages
   std::chrono::milliseconds timeout{};
+  // Of the job, to which `queued` is added where it is bound to a device; null: none but that.
+  std::shared_ptr<DeviceGroups> devices = {};
 };
 
 // `staging` has kStagingBytes where `math` and the collectives on streams work; nothing else is allocated for payloads.

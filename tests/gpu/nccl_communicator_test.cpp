@@ -78,7 +78,8 @@ std::vector<CommunicatorCase> cases() {
   return {{.name = "Nccl",
            .make = nccl_ranks,
            .device = [](std::size_t rank) { return std::make_unique<DeviceOfGpu>(gpu(rank).backend->device()); },
-           .max_world = std::min<std::size_t>(gpus, 4)}};
+           .max_world = std::min<std::size_t>(gpus, 4),
+           .on_device = true}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpu, CommunicatorContract, ::testing::ValuesIn(cases()), communicator_case_name);
