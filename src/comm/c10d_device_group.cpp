@@ -53,7 +53,11 @@ void DeviceGroup::abort(const std::exception_ptr& reason) {
     if (aborted_ || shut_down_) return;
     aborted_ = reason;
   }
-  backend_->abort();
+  try {
+    backend_->abort();
+  } catch (const std::exception& e) {  // the reason of the abort is what counts
+    log::warning("NCCL does not end: " + brief(e.what()));
+  }
 }
 
 void DeviceGroup::shut_down() {
@@ -62,7 +66,11 @@ void DeviceGroup::shut_down() {
     if (aborted_ || shut_down_) return;
     shut_down_ = true;
   }
-  backend_->shutdown();
+  try {
+    backend_->shutdown();
+  } catch (const std::exception& e) {  // the work is done
+    log::warning("NCCL does not end: " + brief(e.what()));
+  }
 }
 
 std::shared_ptr<DeviceGroup> DeviceGroups::add(c10::intrusive_ptr<c10d::Backend> backend, std::size_t rank,

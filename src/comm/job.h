@@ -21,15 +21,16 @@ struct JobOptions {
   std::chrono::milliseconds join_timeout{300'000};        // until all ranks have come
   std::chrono::milliseconds collective_timeout{600'000};  // of one transfer between two ranks
   WatchOptions watch = {};
-  // Network interface through which the others reach this rank (strata.comm.interface); empty: GLOO_SOCKET_IFNAME, else
-  // the address from which this machine reaches MASTER_ADDR.
+  // Network interface through which the others reach this rank (strata.comm.interface), also for NCCL unless
+  // NCCL_SOCKET_IFNAME is set; empty: GLOO_SOCKET_IFNAME, else the address from which this machine reaches MASTER_ADDR.
   std::string interface = "";
 };
 
 // A GPU whose memory collectives on streams work on: then they are NCCL's.
 struct NcclDevice {
-  int device = 0;      // CUDA's number, of this process
-  std::string plugin;  // the CUDA plug-in's file
+  int device = 0;               // CUDA's number, of this process
+  std::string plugin;           // the CUDA plug-in's file
+  std::string pci_bus_id = "";  // no other rank may have the same; empty: unknown
 };
 
 // Memory that communicator() takes per communicator; none for a single rank.
@@ -58,6 +59,11 @@ class Job {
   // thread that joined. Requires: more than one rank. Throws: CommError.
   void publish(const std::string& key, const std::string& text);
   std::optional<std::string> look_up(const std::string& key);
+
+  // The good end of this rank's work, which every rank calls before it leaves the watch, once its streams are past all
+  // collectives: ends NCCL's groups. Without it, or after an abort, the destructor ends them by force. Throws:
+  // CommError where a collective has failed on the GPU, or other ranks do not come.
+  void finish();
 
   // Null in a job of one rank.
   RankWatch* watch();

@@ -46,6 +46,17 @@ class FakeNccl {
     const std::lock_guard lock(mutex_);
     return violations_;
   }
+  // Forgets all. Requires: no group is in use.
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    groups_.clear();
+    violations_.clear();
+  }
+  // The name of the one group since then.
+  std::string only_group() {
+    const std::lock_guard lock(mutex_);
+    return groups_.size() == 1 ? groups_.begin()->first : "";
+  }
   // The `nth` collective (1: the first one) of `rank`, or one exchange with a partner, fails.
   void fail(const std::string& group, int rank, std::size_t nth, Failure failure) {
     const std::lock_guard lock(mutex_);
