@@ -51,11 +51,18 @@ class FakeNccl {
     const std::lock_guard lock(mutex_);
     groups_.clear();
     violations_.clear();
+    queued_before_ = false;
   }
   // The name of the one group since then.
   std::string only_group() {
     const std::lock_guard lock(mutex_);
     return groups_.size() == 1 ? groups_.begin()->first : "";
+  }
+  // A GPU may begin when everything is queued: the thread that queues then sees no error, whatever has failed. For all
+  // groups; before their first collective.
+  void queue_before_anything_fails() {
+    const std::lock_guard lock(mutex_);
+    queued_before_ = true;
   }
   // The `nth` collective (1: the first one) of `rank`, or one exchange with a partner, fails.
   void fail(const std::string& group, int rank, std::size_t nth, Failure failure) {
@@ -81,6 +88,7 @@ class FakeNccl {
   std::condition_variable changed_;
   std::map<std::string, Group> groups_;  // guarded by mutex_
   std::vector<std::string> violations_;  // guarded by mutex_
+  bool queued_before_ = false;           // guarded by mutex_
 };
 
 class FakeNcclBackend final : public c10d::Backend {
@@ -146,6 +154,7 @@ class FakeNcclBackend final : public c10d::Backend {
 
   c10d::ErrorType getError() override {
     const std::lock_guard lock(nccl_.mutex_);
+    if (nccl_.queued_before_ && std::this_thread::get_id() == queues_) return c10d::ErrorType::SUCCESS;
     return error_;
   }
   void abort() override {
@@ -193,6 +202,7 @@ class FakeNcclBackend final : public c10d::Backend {
   void run(const char* what, const std::vector<Part>& out, const std::vector<Part>& in) {
     std::unique_lock lock(nccl_.mutex_);
     note(what);
+    queues_ = std::this_thread::get_id();
     if (!group().connected.count(getRank())) violation("a collective of a group that is not connected");
     const auto failure = group().failures.find({getRank(), ++collectives_});
     if (failure != group().failures.end()) {
@@ -261,6 +271,7 @@ class FakeNcclBackend final : public c10d::Backend {
   std::minstd_rand random_{static_cast<unsigned>(getRank()) + 1};
   // Guarded by the mutex of nccl_:
   std::size_t collectives_ = 0;
+  std::thread::id queues_;
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
   bool ended_ = false, shut_down_ = false, running_ = false;
 };

@@ -81,6 +81,7 @@ TEST_P(DeviceRanksOfAnEngine, AQuietFailureReachesNeitherALossNorAFile) {
   for (std::size_t nth = 1; nth <= collectives; ++nth) {
     SCOPED_TRACE("collective " + std::to_string(nth) + " of " + std::to_string(collectives));
     test::DeviceRanks job(2, 200ms);
+    job.nccl->queue_before_anything_fails();
     job.nccl->fail("all", 1, nth, test::FakeNccl::Failure::TimeOut);
 
     const Outcome outcome = run(job);
