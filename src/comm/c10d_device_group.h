@@ -27,8 +27,8 @@ namespace strata::comm {
 // mutex. That is enough, because nothing leaves the device for good but behind such a call, made once its stream has
 // been waited for: a loss and a norm are summed over ranks before they are shown or used for an update, a token is
 // broadcast, and a checkpoint begins and ends with on_every_rank(). Wrong bytes that a step writes into homes before
-// (memory, a swap file) go with the run, which ends. A rank that passes speaks for itself; the call returns when all
-// have passed.
+// (memory, a swap file) go with the run, which ends. What a rank receives in such a call comes from ranks
+// that have asked as well.
 class DeviceGroup {
  public:
   // `rank`: in the job, for messages.
