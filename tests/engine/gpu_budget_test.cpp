@@ -11,9 +11,10 @@ namespace {
 using namespace strata::literals;
 
 Gpu gpu(std::uint64_t free, cuda::TorchPlace torch = cuda::TorchPlace::Device) {
-  Gpu gpu{.torch = torch};
-  gpu.facts.total_bytes = gpu.facts.free_bytes = free;
-  return gpu;
+  Gpu asked;
+  asked.torch = torch;
+  asked.facts.total_bytes = asked.facts.free_bytes = free;
+  return asked;
 }
 
 EngineConfig config_of(std::size_t ranks) {
