@@ -24,8 +24,10 @@ namespace strata::test {
 // messages.
 class DeviceRanks {
  public:
-  explicit DeviceRanks(std::size_t world, std::chrono::milliseconds timeout = std::chrono::minutes(2))
-      : world_(world), timeout_(timeout), devices_(world) {
+  // `late`: after so long the fake's watchdog ends a collective; zero: after `timeout`, which is that of messages.
+  explicit DeviceRanks(std::size_t world, std::chrono::milliseconds timeout = std::chrono::minutes(2),
+                       std::chrono::milliseconds late = {})
+      : world_(world), timeout_(timeout), late_(late.count() > 0 ? late : timeout), devices_(world) {
     for (auto& devices : devices_) devices = std::make_shared<comm::DeviceGroups>();
   }
 
@@ -36,7 +38,7 @@ class DeviceRanks {
     std::vector<std::shared_ptr<Communicator>> ranks(world_);
     run_ranks(world_, [&](std::size_t r) {
       const auto backend =
-          c10::make_intrusive<FakeNcclBackend>(*nccl, name, static_cast<int>(r), static_cast<int>(world_), timeout_);
+          c10::make_intrusive<FakeNcclBackend>(*nccl, name, static_cast<int>(r), static_cast<int>(world_), late_);
       comm::device_connect(*backend);
       comm::C10dGroups groups{
           .queued = backend,
@@ -56,6 +58,7 @@ class DeviceRanks {
  private:
   const std::size_t world_;
   const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds late_;
   std::vector<std::shared_ptr<comm::DeviceGroups>> devices_;
 };
 

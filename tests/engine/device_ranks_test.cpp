@@ -49,6 +49,7 @@ class DeviceRanksOfAnEngine : public ::testing::TestWithParam<int> {
     test::run_ranks(2, [&](std::size_t rank) {
       EngineConfig config = test::tiny_engine(folder_.path() / "model");
       config.zero_stage = GetParam();
+      config.persistence_threshold = 0;
       config.comm = comms[rank];
       try {
         const std::unique_ptr<Engine> engine = Engine::create(config);
@@ -80,7 +81,7 @@ TEST_P(DeviceRanksOfAnEngine, AQuietFailureReachesNeitherALossNorAFile) {
 
   for (std::size_t nth = 1; nth <= collectives; ++nth) {
     SCOPED_TRACE("collective " + std::to_string(nth) + " of " + std::to_string(collectives));
-    test::DeviceRanks job(2, 200ms);
+    test::DeviceRanks job(2, 60000ms, 100ms);
     job.nccl->queue_before_anything_fails();
     job.nccl->fail("all", 1, nth, test::FakeNccl::Failure::TimeOut);
 
