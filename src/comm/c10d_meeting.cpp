@@ -27,9 +27,7 @@ void throw_if_missing(c10d::Store& store, const Meeting& meeting) {
                   ". They are stopped, busy, or have ended; see what they printed");
 }
 
-}  // namespace
-
-std::vector<std::string> meet(c10d::Store& store, const Meeting& meeting, const std::string& text) {
+std::vector<std::string> wait_for_others(c10d::Store& store, const Meeting& meeting, const std::string& text) {
   store.set(key(meeting.place), text);
   const auto until = std::chrono::steady_clock::now() + meeting.timeout;
   std::vector<std::string> said;
@@ -45,6 +43,18 @@ std::vector<std::string> meet(c10d::Store& store, const Meeting& meeting, const 
     std::this_thread::sleep_for(kPause);
   }
   return said;
+}
+
+}  // namespace
+
+std::vector<std::string> meet(c10d::Store& store, const Meeting& meeting, const std::string& text) {
+  try {
+    return wait_for_others(store, meeting, text);
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw CommError("the job's store is lost: " + brief(e.what()));
+  }
 }
 
 }  // namespace strata::comm

@@ -23,7 +23,7 @@ struct Meeting {
 };
 
 // Tells the others `text` and returns what each says, by place, once all have come. One meeting per store. Throws:
-// CommError that names who has not come, or says why another rank has failed; what the store throws.
+// CommError that names who has not come, or says why another rank or the store has failed.
 std::vector<std::string> meet(c10d::Store& store, const Meeting& meeting, const std::string& text = "");
 
 }  // namespace strata::comm
