@@ -69,9 +69,20 @@ void RankJob::on_lost(comm::Job& job, const std::string& reason) {
   lost_ = reason;
   changed_.notify_all();
   lock.unlock();
-  job.abort(std::make_exception_ptr(CommError(reason)));
+  // On a thread of its own: NCCL's may take for ever where the driver does not answer.
+  bool aborted = false;  // guarded by mutex_
+  std::thread aborting([&] {
+    job.abort(std::make_exception_ptr(CommError(reason)));
+    const std::lock_guard done(mutex_);
+    aborted = true;
+    changed_.notify_all();
+  });
   lock.lock();
-  if (changed_.wait_for(lock, kUntilEnded, [this] { return ended_; })) return;
+  if (changed_.wait_for(lock, kUntilEnded, [&] { return ended_ && aborted; })) {
+    lock.unlock();
+    aborting.join();
+    return;
+  }
   std::cerr << "strata: error: " << reason << std::endl;
   ::_exit(kDeviceFailed);
 }
@@ -133,7 +144,11 @@ void RankJob::take_gpu(engine::EngineConfig& config) const {
 }
 
 int RankJob::run(const std::function<int()>& body) {
-  const int code = guard(body);
+  const int code = guard([&] {
+    const int of_body = body();
+    if (job_) job_->finish();
+    return of_body;
+  });
   if (job_) job_->watch()->leave();
   return code;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/c10d_device_group.h"
 #include "comm/c10d_device_ops.h"
 #include "comm/c10d_text.h"
 #include "comm/connection_lost.h"
@@ -25,11 +26,6 @@ constexpr std::size_t kSlots = 8;
 // Bytes are what travels, whatever the type.
 at::Tensor view(std::byte* data, std::size_t bytes) {
   return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::kByte);
-}
-
-std::string seconds(std::chrono::milliseconds time) {
-  const auto tenths = time.count() / 100;
-  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
 }
 
 }  // namespace
@@ -61,18 +57,14 @@ class C10dChannel::Call {
       return channel_.backend_->recv(tensors, static_cast<int>(peer), tag_);
     });
   }
-  // Work that is queued on a device: it fails here where an earlier one has failed, and else in the stream.
+  // Work of a device: it fails here where it cannot be queued, and where an earlier one has failed.
   template <typename Fn>
   void device(Fn fn) {
     try {
-      if (channel_.backend_->getError() != c10d::ErrorType::SUCCESS) throw CommError("an earlier collective failed");
-      fn();
-    } catch (const std::exception& e) {
+      channel_.device_->collective(what_, bytes_, fn);
+    } catch (const CommError&) {
       const std::lock_guard lock(channel_.mutex_);
-      if (!channel_.failure_) {
-        channel_.failure_ = std::make_exception_ptr(
-            CommError(std::string(what_) + " of " + std::to_string(bytes_) + " bytes: " + brief(e.what())));
-      }
+      if (!channel_.failure_) channel_.failure_ = std::current_exception();
       std::rethrow_exception(channel_.failure_);
     }
   }
@@ -116,7 +108,7 @@ class C10dChannel::Call {
       channel_.failure_ =
           late
               ? std::make_exception_ptr(
-                    CommError(call + other + " has not answered " + me + " for " + seconds(channel_.timeout_) +
+                    CommError(call + other + " has not answered " + me + " for " + seconds_text(channel_.timeout_) +
                               " (collective_timeout): it is stopped, busy, or at another collective"))
               : std::make_exception_ptr(ConnectionLost(call + me + " lost its connection to " + other +
                                                        ", which has ended or cannot be reached (" + brief(said) + ")"));
@@ -131,12 +123,12 @@ class C10dChannel::Call {
 };
 
 C10dChannel::C10dChannel(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout,
-                         std::vector<std::size_t> ranks)
+                         std::vector<std::size_t> ranks, std::shared_ptr<DeviceGroup> device)
     : backend_(std::move(backend)),
+      device_(std::move(device)),
       timeout_(timeout),
       ranks_(std::move(ranks)),
-      rank_(static_cast<std::size_t>(backend_->getRank())),
-      on_device_(backend_->getBoundDeviceId().has_value()) {
+      rank_(static_cast<std::size_t>(backend_->getRank())) {
   STRATA_EXPECTS(ranks_.size() == static_cast<std::size_t>(backend_->getSize()), "a name for each rank");
 }
 
@@ -146,7 +138,9 @@ void C10dChannel::all_gather(std::string_view what, std::byte* rows, std::size_t
   const std::size_t n = world();
   Call call(*this, what, n * row_bytes);
   if (n == 1 || row_bytes == 0) return;
-  if (on_device_) return call.device([&] { device_all_gather(*backend_, rows, row_bytes); });
+  if (device_) {
+    return call.device([&](c10d::Backend& backend) { device_all_gather(backend, rows, row_bytes); });
+  }
   const auto row = [&](std::size_t steps_back) { return rows + (rank_ + n - steps_back) % n * row_bytes; };
   const std::size_t next = (rank_ + 1) % n;
   const std::size_t previous = (rank_ + n - 1) % n;
@@ -169,7 +163,9 @@ void C10dChannel::exchange(std::string_view what, std::byte* rows, std::size_t r
   const std::size_t n = world();
   Call call(*this, what, n * row_bytes);
   if (n == 1 || row_bytes == 0) return;
-  if (on_device_) return call.device([&] { device_exchange(*backend_, rows, row_bytes, staging); });
+  if (device_) {
+    return call.device([&](c10d::Backend& backend) { device_exchange(backend, rows, row_bytes, staging); });
+  }
   const std::size_t slot_bytes = staging.size() / kSlots;
   STRATA_EXPECTS(slot_bytes > 0, "staging memory");
   const std::size_t chunks = (row_bytes + slot_bytes - 1) / slot_bytes;
@@ -227,7 +223,7 @@ void C10dChannel::abort(const std::exception_ptr& reason) {
     if (!failure_) failure_ = reason;
     if (waiting_ != nullptr) waiting_->abort();
   }
-  if (on_device_) backend_->abort();  // ends what is queued on the device
+  if (device_) device_->abort(reason);
 }
 
 }  // namespace strata::comm

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -19,6 +20,8 @@ class Work;
 
 namespace strata::comm {
 
+class DeviceGroup;
+
 // Collectives that are sequences of sends and receives, so that an abort leaves nobody behind who still writes into the
 // caller's memory; c10d's own collectives of Gloo cannot be ended, they run on until their time-out.
 // [Note: c10d's Gloo] Torch 2.11's _reduce_scatter_base for Gloo clones its input and all-reduces the clone: twice the
@@ -29,9 +32,10 @@ namespace strata::comm {
 // and each later call throws the first reason. `what` is the collective's name for messages.
 class C10dChannel {
  public:
-  // `ranks`: the rank in the job of each member, for messages.
+  // `ranks`: the rank in the job of each member, for messages. `device`: where the back-end's transfers are queued on a
+  // device, and the calls return when they are; the memory is the device's then.
   C10dChannel(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout,
-              std::vector<std::size_t> ranks);
+              std::vector<std::size_t> ranks, std::shared_ptr<DeviceGroup> device = nullptr);
   ~C10dChannel();
   C10dChannel(const C10dChannel&) = delete;
   C10dChannel& operator=(const C10dChannel&) = delete;
@@ -56,10 +60,10 @@ class C10dChannel {
   struct Transfer;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
+  const std::shared_ptr<DeviceGroup> device_;
   const std::chrono::milliseconds timeout_;
   const std::vector<std::size_t> ranks_;
   const std::size_t rank_;
-  const bool on_device_;  // the back-end is bound to one and queues its work there
   std::uint64_t calls_ = 0;
 
   std::mutex mutex_;

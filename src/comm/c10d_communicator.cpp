@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/c10d_channel.h"
+#include "comm/c10d_device_group.h"
 #include "comm/counted_communicator.h"
 #include "core/error.h"
 
@@ -16,7 +17,8 @@ class C10dCommunicator final : public CountedCommunicator {
   C10dCommunicator(C10dGroups groups, ShardMath& math, Buffer staging)
       : math_(math),
         staging_(std::move(staging)),
-        queued_(std::move(groups.queued), groups.timeout, groups.ranks),
+        devices_(groups.devices ? std::move(groups.devices) : std::make_shared<DeviceGroups>()),
+        queued_(groups.queued, groups.timeout, groups.ranks, on_device(groups)),
         blocking_(std::move(groups.blocking), groups.timeout, groups.ranks) {
     STRATA_EXPECTS(staging_.bytes() >= kStagingBytes, "staging memory");
     STRATA_EXPECTS(queued_.rank() == blocking_.rank(), "groups of the same ranks");
@@ -40,24 +42,38 @@ class C10dCommunicator final : public CountedCommunicator {
   }
 
   void barrier() override {
-    guarded([&] { blocking_.barrier(); });
+    blocking([&] { blocking_.barrier(); });
   }
 
   void abort(std::exception_ptr reason) override {
-    queued_.abort(reason);
     blocking_.abort(reason);
+    queued_.abort(reason);  // on a device this takes a while
   }
 
  private:
+  std::shared_ptr<DeviceGroup> on_device(const C10dGroups& groups) const {
+    if (!groups.queued->getBoundDeviceId()) return nullptr;
+    const auto own = static_cast<std::size_t>(groups.queued->getRank());
+    return devices_->add(groups.queued, groups.ranks.at(own), groups.timeout);
+  }
+  // See [Note: what a device has run].
+  template <typename Fn>
+  void blocking(Fn fn) {
+    guarded([&] {
+      devices_->require_sound();
+      fn();
+    });
+  }
   void gather_rows(std::string_view what, std::span<std::byte> rows) override {
-    guarded([&] { blocking_.all_gather(what, rows.data(), rows.size() / world()); });
+    blocking([&] { blocking_.all_gather(what, rows.data(), rows.size() / world()); });
   }
   void broadcast_bytes(std::span<std::byte> bytes, std::size_t root) override {
-    guarded([&] { blocking_.broadcast(bytes, root); });
+    blocking([&] { blocking_.broadcast(bytes, root); });
   }
 
   ShardMath& math_;
   const Buffer staging_;
+  const std::shared_ptr<DeviceGroups> devices_;
   C10dChannel queued_;
   C10dChannel blocking_;
 };

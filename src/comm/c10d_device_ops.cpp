@@ -9,12 +9,22 @@
 namespace strata::comm {
 namespace {
 
+// With its device named, which else the driver is asked for.
 at::Tensor view(const c10d::Backend& backend, std::byte* data, std::size_t bytes) {
-  return at::from_blob(data, {static_cast<std::int64_t>(bytes)},
-                       at::TensorOptions(at::kByte).device(backend.getBoundDeviceId()));
+  const at::Device device = *backend.getBoundDeviceId();
+  return at::for_blob(data, {static_cast<std::int64_t>(bytes)})
+      .options(at::TensorOptions(at::kByte).device(device))
+      .target_device(device)
+      .make_tensor();
 }
 
 }  // namespace
+
+// One communicator of NCCL for all: an eager one is what c10d takes for sends and receives too, where it would else
+// make another for each pair of ranks that speaks outside of a group.
+void device_connect(c10d::Backend& backend) {
+  backend.eagerConnectSingleDevice(*backend.getBoundDeviceId());
+}
 
 void device_all_gather(c10d::Backend& backend, std::byte* rows, std::size_t row_bytes) {
   const auto n = static_cast<std::size_t>(backend.getSize());

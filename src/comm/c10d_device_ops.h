@@ -10,6 +10,10 @@ class Backend;
 
 namespace strata::comm {
 
+// Connects the ranks of a group that is bound to a device, all of which must call it: it blocks until they have, and no
+// abort ends that. Without it the first collective would do the same.
+void device_connect(c10d::Backend& backend);
+
 // As in C10dChannel, on memory of the device that `backend` is bound to. They return when the work is on the current
 // stream. Never ran on a GPU yet.
 void device_all_gather(c10d::Backend& backend, std::byte* rows, std::size_t row_bytes);

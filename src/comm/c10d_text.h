@@ -1,6 +1,7 @@
-// What c10d and Gloo say in their exceptions, without source paths, advice and stack traces.
+// Texts of messages: what c10d and Gloo say in their exceptions, without source paths, advice and stack traces; times.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,14 @@ inline std::string brief(std::string_view what) {
   }
   what = what.substr(0, what.find(". This is"));
   return std::string(what);
+}
+
+// "0.3 s".
+inline std::string seconds_text(std::chrono::milliseconds time) {
+  const auto tenths = time.count() / 100;
+  std::string text = std::to_string(tenths / 10);
+  if (tenths % 10 != 0) text.append(1, '.').append(std::to_string(tenths % 10));
+  return text.append(" s");
 }
 
 }  // namespace strata::comm

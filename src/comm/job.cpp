@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "comm/c10d_communicator.h"
+#include "comm/c10d_device_group.h"
 #include "comm/c10d_log.h"
+#include "comm/c10d_meeting.h"
 #include "comm/c10d_text.h"
 #include "comm/connection_lost.h"
 #include "comm/endpoint.h"
@@ -128,6 +130,9 @@ void wait_for_all_or_report(const RankInfo& info, c10d::Store& store, std::chron
 std::size_t communicator_staging_bytes(std::size_t ranks) {
   return ranks > 1 ? kStagingBytes : 0;
 }
+std::size_t device_staging_bytes(std::size_t ranks) {
+  return ranks > 1 ? kDeviceStagingBytes : 0;
+}
 
 struct Job::State {
   RankInfo info;
@@ -136,12 +141,51 @@ struct Job::State {
   std::unique_ptr<StoreServer> server;  // ends after all that talk to it
   Store store;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends;  // of all communicators; guarded by mutex
-  std::unique_ptr<RankWatch> watch;                         // ends before the connections do
+  const std::shared_ptr<DeviceGroups> devices = std::make_shared<DeviceGroups>();
+  std::vector<std::pair<Store, Meeting>> ends;  // where the ranks of each meet for the last time
+  std::unique_ptr<RankWatch> watch;             // ends before the connections do
 
   std::mutex mutex;
   std::set<std::string> names;                             // guarded by mutex
   std::vector<std::weak_ptr<Communicator>> communicators;  // guarded by mutex
+
+  C10dGroups make_groups(const std::string& name, std::size_t place, const std::vector<std::size_t>& ranks,
+                         const std::optional<NcclDevice>& nccl);
+  Meeting meeting(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
+                  std::chrono::milliseconds timeout);
 };
+
+Meeting Job::State::meeting(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
+                            std::chrono::milliseconds timeout) {
+  return {what, place, ranks, timeout, [this] { return watch->first_failure(std::chrono::milliseconds(0)); }};
+}
+
+C10dGroups Job::State::make_groups(const std::string& name, std::size_t place, const std::vector<std::size_t>& ranks,
+                                   const std::optional<NcclDevice>& nccl) {
+  const auto part = [&](const char* channel) {
+    return c10::make_intrusive<c10d::PrefixStore>("comm/" + name + "/" + channel, store);
+  };
+  const auto gloo = [&](const char* channel) {
+    return make_gloo_backend(part(channel), place, ranks.size(),
+                             {.interface = interface, .address = address, .timeout = options.join_timeout});
+  };
+  C10dGroups groups{
+      .blocking = gloo("blocking"), .ranks = ranks, .timeout = options.collective_timeout, .devices = devices};
+  if (nccl) {
+    groups.queued = make_nccl_backend(part("queued"), place, ranks.size(),
+                                      {.device = nccl->device,
+                                       .timeout = options.collective_timeout,
+                                       .plugin = nccl->plugin,
+                                       .pci_bus_id = nccl->pci_bus_id,
+                                       .meeting = meeting("start NCCL", place, ranks, options.join_timeout)});
+    ends.emplace_back(part("end"), meeting("end", place, ranks, options.collective_timeout));
+  } else {
+    groups.queued = gloo("queued");
+  }
+  const std::lock_guard lock(mutex);
+  backends.insert(backends.end(), {groups.queued, groups.blocking});
+  return groups;
+}
 
 std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) {
   STRATA_EXPECTS(info.rank < info.world, "one of the ranks");
@@ -154,6 +198,8 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
   state->interface = options.interface;
   if (!options.interface.empty()) {
     require_interface(options.interface, "strata.comm.interface");
+    // NCCL finds one by itself, as Gloo does; "=" makes it the name and not a prefix. What the user has set stays.
+    setenv("NCCL_SOCKET_IFNAME", ("=" + options.interface).c_str(), 0);
   } else if (const char* const variable = std::getenv("GLOO_SOCKET_IFNAME"); variable != nullptr && *variable != '\0') {
     require_interface(state->interface = variable, "GLOO_SOCKET_IFNAME");
   }
@@ -184,6 +230,7 @@ Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
 // Its threads may be inside on_lost(), which may abort communicators.
 Job::~Job() {
   state_->watch.reset();
+  state_->devices->abort(std::make_exception_ptr(CommError("the job has ended")));
 }
 
 std::size_t Job::rank() const {
@@ -207,6 +254,12 @@ std::optional<std::string> Job::look_up(const std::string& key) {
     throw CommError("the job's store is lost: " + brief(e.what()));
   }
 }
+void Job::finish() {
+  state_->devices->require_sound();
+  // Whoever is here waits in NCCL for those that are not, where no abort would reach.
+  for (const auto& [store, meeting] : state_->ends) meet(*store, meeting);
+  state_->devices->shut_down();
+}
 RankWatch* Job::watch() {
   return state_->watch.get();
 }
@@ -228,27 +281,7 @@ std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging,
   if (ranks.size() == 1) {
     made = std::make_shared<LocalCommunicator>();
   } else {
-    const auto place = static_cast<std::size_t>(mine - ranks.begin());
-    const auto store = [&](const char* channel) {
-      return c10::make_intrusive<c10d::PrefixStore>("comm/" + name + "/" + channel, state_->store);
-    };
-    const auto gloo = [&](const char* channel) {
-      return make_gloo_backend(
-          store(channel), place, ranks.size(),
-          {.interface = state_->interface, .address = state_->address, .timeout = state_->options.join_timeout});
-    };
-    const std::chrono::milliseconds timeout = state_->options.collective_timeout;
-    C10dGroups groups{
-        .queued = nccl ? make_nccl_backend(store("queued"), place, ranks.size(),
-                                           {.device = nccl->device, .timeout = timeout, .plugin = nccl->plugin})
-                       : gloo("queued"),
-        .blocking = gloo("blocking"),
-        .timeout = timeout};
-    groups.ranks = std::move(ranks);
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->backends.insert(state_->backends.end(), {groups.queued, groups.blocking});
-    }
+    C10dGroups groups = state_->make_groups(name, static_cast<std::size_t>(mine - ranks.begin()), ranks, nccl);
     made = make_c10d_communicator(std::move(groups), math, std::move(staging));
   }
   const std::lock_guard lock(state_->mutex);

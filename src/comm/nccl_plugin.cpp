@@ -1,11 +1,19 @@
 #include "comm/nccl_plugin.h"
 
+#include <dlfcn.h>
+
+#include <torch/csrc/cuda/nccl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+
+#include "comm/nccl_version.h"
 
 namespace {
+
+using namespace strata::comm;
 
 // A time-out must become an error of this program (exit code 6): by default c10d's watchdog ends the process by itself.
 // What the user has set stays.
@@ -16,16 +24,42 @@ void set_watchdog_environment() {
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 0);
 }
 
+// Of the library that torch has loaded; 0 where it does not say.
+int running_version() {
+  void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return 0;  // torch has NCCL in itself
+  const auto ask = reinterpret_cast<decltype(&ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
+  int version = 0;
+  return ask != nullptr && ask(&version) == ncclSuccess ? version : 0;
+}
+
+void require_matching_nccl() {
+  constexpr NcclVersion compiled{NCCL_MAJOR, NCCL_MINOR};
+  std::string why =
+      refusal(compiled, version_from_torch(torch::cuda::nccl::version()), "the one that torch was built with");
+  const int running = running_version();
+  if (why.empty() && running > 0)
+    why = refusal(compiled, version_from_nccl(running), "the libnccl.so.2 that is loaded");
+  if (!why.empty()) throw std::runtime_error(why);
+}
+
+c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> options_with(std::int64_t timeout_ms) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = std::chrono::milliseconds(timeout_ms);
+  // A group that is bound to a device may else return from connecting before it has.
+  if (std::getenv("TORCH_NCCL_USE_COMM_NONBLOCKING") == nullptr) options->config.blocking = 1;
+  return options;
+}
+
 }  // namespace
 
 c10d::Backend* strata_make_nccl_backend(c10d::Store* store, int rank, int world, int device, std::int64_t timeout_ms,
                                         char* error, std::size_t error_bytes) {
   try {
+    require_matching_nccl();
     set_watchdog_environment();
-    const auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = std::chrono::milliseconds(timeout_ms);
     auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim_copy(store),
-                                                               rank, world, options);
+                                                               rank, world, options_with(timeout_ms));
     backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
     return backend.release();
   } catch (const std::exception& e) {

@@ -25,6 +25,10 @@ struct CommStats {
 // same, and work on host memory. Failures are CommErrors; of queued ones they travel in the stream. A communicator and
 // the tensors live until the stream is past what was queued, or has ended: after a failure too.
 //
+// Where a device runs the queued ones, one that it has begun may fail and yet end as if it had not. Every call that
+// follows throws then, also those that block: results of a stream count once it has been waited for and a call that
+// blocks has begun after that. What such a call brings comes from ranks of which the same holds.
+//
 // The result of a sum depends on the ranks alone: it is added in rank order, in fp32 for 16-bit types, and rounded
 // once.
 class Communicator {

@@ -16,9 +16,10 @@ namespace strata::cuda {
 
 // What the driver says of a GPU.
 struct DeviceFacts {
-  int index = 0;     // of this process: CUDA_VISIBLE_DEVICES has been applied
-  std::string name;  // "NVIDIA GeForce RTX 4090"
-  int major = 0;     // compute capability
+  int index = 0;                // of this process: CUDA_VISIBLE_DEVICES has been applied
+  std::string name;             // "NVIDIA GeForce RTX 4090"
+  std::string pci_bus_id = "";  // "0000:01:00.0": which one of the machine it is, in all its processes
+  int major = 0;                // compute capability
   int minor = 0;
   std::size_t multiprocessors = 0;
   std::uint64_t total_bytes = 0;

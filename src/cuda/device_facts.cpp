@@ -21,15 +21,18 @@ std::optional<int> attribute(DeviceContext& context, cudaDeviceAttr which) {
   return value;
 }
 
-// What the system's PCI bus says, for drivers that do not.
-int numa_node_of_slot(DeviceContext& context) {
-  std::array<char, 32> id = {};  // "0000:3B:00.0"
+// As in /sys: "0000:3b:00.0".
+std::string pci_bus_id(DeviceContext& context) {
+  std::array<char, 32> id = {};
   context.check(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), context.index()),
                 "cudaDeviceGetPCIBusId");
-  std::string folder;
-  for (const char c : std::string(id.data())) {
-    folder += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
+  std::string lower = id.data();
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+// What the system's PCI bus says, for drivers that do not.
+int numa_node_of_slot(const std::string& folder) {
   std::ifstream file("/sys/bus/pci/devices/" + folder + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;
@@ -50,6 +53,7 @@ DeviceFacts read_facts(DeviceContext& context) {
   DeviceFacts facts;
   facts.index = context.index();
   facts.name = properties.name;
+  facts.pci_bus_id = pci_bus_id(context);
   facts.major = properties.major;
   facts.minor = properties.minor;
   facts.multiprocessors = static_cast<std::size_t>(properties.multiProcessorCount);
@@ -62,7 +66,7 @@ DeviceFacts read_facts(DeviceContext& context) {
   context.check(cudaDriverGetVersion(&facts.driver_version), "cudaDriverGetVersion");
   context.check(cudaRuntimeGetVersion(&facts.runtime_version), "cudaRuntimeGetVersion");
   facts.numa_node = attribute(context, cudaDevAttrHostNumaId).value_or(-1);
-  if (facts.numa_node < 0) facts.numa_node = numa_node_of_slot(context);
+  if (facts.numa_node < 0) facts.numa_node = numa_node_of_slot(facts.pci_bus_id);
   return facts;
 }
 

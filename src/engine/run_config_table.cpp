@@ -289,9 +289,10 @@ void add_strata(std::vector<Setting>& rows) {
       "save on one rank is no failure.");
   s.add("strata.comm.join_timeout", "", STRATA_FIELD(strata.comm.join_timeout), kPositive,
         "Seconds that ranks wait for the others to come when a run starts.");
-  s.add("strata.comm.interface", "", STRATA_FIELD(strata.comm.interface), kAny,
-        "Network interface between machines (eth0, ib0); empty = GLOO_SOCKET_IFNAME, else the one that leads to "
-        "MASTER_ADDR.");
+  s.add(
+      "strata.comm.interface", "", STRATA_FIELD(strata.comm.interface), kAny,
+      "Network interface between machines (eth0, ib0) for Gloo, and for NCCL unless NCCL_SOCKET_IFNAME is set; empty = "
+      "GLOO_SOCKET_IFNAME, else the one that leads to MASTER_ADDR; NCCL then looks for one.");
   s.add("strata.trace", "trace", STRATA_FIELD(strata.trace), kAny,
         "File for a Chrome trace of compute, updates and every request to the drives; empty = none.");
   s.add("strata.adversarial_streams", "", STRATA_FIELD(strata.adversarial_streams), kAny, "For tests.").shown =

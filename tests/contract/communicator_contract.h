@@ -35,6 +35,8 @@ struct CommunicatorCase {
   // The device of one rank, whose memory the collectives on streams work on.
   std::function<std::unique_ptr<Device>(std::size_t rank)> device;
   std::size_t max_world = 4;
+  // A device runs what is queued: one that has begun ends quietly when it is aborted, and later calls tell.
+  bool on_device = false;
 };
 
 inline void PrintTo(const CommunicatorCase& communicator_case, std::ostream* out) {
@@ -386,7 +388,9 @@ TEST_P(CommunicatorContract, AbortEndsWhatIsBlockedOnBothChannels) {
       rank.comm->abort(std::make_exception_ptr(CommError("rank 1 is lost")));
     }
 
-    EXPECT_EQ(queued, "rank 1 is lost");
+    if (!GetParam().on_device || queued != "success") {
+      EXPECT_EQ(queued, "rank 1 is lost");
+    }
     EXPECT_EQ(blocking, "rank 1 is lost");
     EXPECT_THROW(rank.comm->barrier(), CommError) << "and all that comes fails";
   }

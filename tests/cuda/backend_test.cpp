@@ -53,14 +53,15 @@ TEST(CudaBackend, SaysWhyThereIsNoDevice) {
 }
 
 TEST(CudaBackend, TellsWhatTheDriverSays) {
-  const FakeRuntime runtime({.memory_bytes = 1 << 20, .major = 9, .minor = 0, .numa_node = 1});
-  const auto backend = cuda::open_backend({.device = 0, .budget_bytes = 1 << 20});
+  const FakeRuntime runtime({.devices = 2, .memory_bytes = 1 << 20, .major = 9, .minor = 0, .numa_node = 1});
+  const auto backend = cuda::open_backend({.device = 1, .budget_bytes = 1 << 20});
   const Buffer taken = backend->device().allocate(kPageBytes, MemoryTag::Gather);
 
   const cuda::DeviceFacts facts = backend->facts();
 
-  EXPECT_EQ(facts.index, 0);
+  EXPECT_EQ(facts.index, 1);
   EXPECT_EQ(facts.name, "Fake GPU");
+  EXPECT_EQ(facts.pci_bus_id, "ffff:ff:1f.1") << "as /sys writes it";
   EXPECT_EQ(facts.major, 9);
   EXPECT_EQ(facts.minor, 0);
   EXPECT_EQ(facts.multiprocessors, 4U);

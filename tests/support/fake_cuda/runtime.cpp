@@ -241,9 +241,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
   });
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int /*device*/) {
+// Of no slot that there is.
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
   return api("cudaDeviceGetPCIBusId", [&] {
-    const std::string none = "FFFF:FF:1F.7";
+    const std::string none = "FFFF:FF:1F." + std::to_string(device % 8);
     if (bytes <= static_cast<int>(none.size())) return cudaErrorInvalidValue;
     id[none.copy(id, none.size())] = '\0';
     return cudaSuccess;
