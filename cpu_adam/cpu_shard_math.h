@@ -13,9 +13,9 @@ struct BlockKernels;
 struct ShardKernels;
 
 // ShardMath over shards in host memory. Types are F32, BF16 and F16 in any combination; each span is aligned to its
-// element type. Owns nothing; `parallel` must outlive it. Threads: one caller at a time. Each call returns when its
-// work is done. The same input gives the same bits on every ISA and thread count; see [Note: norm order] in
-// math_scalar.h. Throws: ContractViolation for other types and for sizes that do not match.
+// element type. Owns nothing; `parallel` must outlive it. Threads: as many callers at a time as `parallel` takes. Each
+// call returns when its work is done. The same input gives the same bits on every ISA and thread count; see [Note: norm
+// order] in math_scalar.h. Throws: ContractViolation for other types and for sizes that do not match.
 class CpuShardMath final : public ShardMath {
  public:
   // Throws: ConfigError, see resolve_isa.

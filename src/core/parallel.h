@@ -13,7 +13,8 @@ class Parallel {
   virtual std::size_t threads() const = 0;
   // Calls fn(begin, end) over disjoint ranges that cover [0, n); every begin is a multiple of `grain`. Ranges depend on
   // n, grain and threads() only. Returns when all have run; then rethrows the exception of the lowest range that threw.
-  // Requires: grain > 0; one caller at a time, not from inside `fn`.
+  // Requires: grain > 0; one caller at a time, not from inside `fn`. With one thread each caller runs `fn` itself, and
+  // any number may at the same time.
   virtual void parallel_for(std::size_t n, std::size_t grain,
                             const std::function<void(std::size_t, std::size_t)>& fn) = 0;
 };

@@ -82,7 +82,7 @@ class ThreadPool final : public Parallel {
     STRATA_EXPECTS(grain > 0, "a grain of 0 elements");
     if (n == 0) return;
     const std::size_t range = align_up(ceil_div(n, threads() * kRangesPerThread), grain);
-    if (range >= n) return fn(0, n);
+    if (range >= n || workers_.empty()) return fn(0, n);
     Job job(n, range, fn);
     {
       const std::lock_guard lock(mutex_);

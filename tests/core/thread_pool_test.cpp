@@ -82,6 +82,24 @@ TEST(ThreadPool, OneThreadRunsEverythingOnTheCaller) {
   });
 }
 
+TEST(ThreadPool, OfOneThreadTakesCallersAtOnce) {
+  const auto pool = make_thread_pool(1);
+  constexpr std::size_t kMany = 1 << 20;
+  std::atomic<std::size_t> both{0};
+  std::atomic<std::size_t> sum{0};
+  const auto call = [&] {
+    pool->parallel_for(kMany, 1, [&](std::size_t begin, std::size_t end) {
+      sum += end - begin;
+      ++both;
+      while (both < 2) std::this_thread::yield();  // until the other caller is inside too
+    });
+  };
+  std::thread other(call);
+  call();
+  other.join();
+  EXPECT_EQ(sum, 2 * kMany);
+}
+
 TEST(ThreadPool, AllThreadsWorkAtOnceAndTheCallerIsOne) {
   constexpr std::ptrdiff_t kThreads = 3;
   const auto pool = make_thread_pool(kThreads);
