@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <system_error>
 #include <thread>
 
 #include "cli/exit_code.h"
@@ -21,10 +22,12 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-// A rank that hears of a failure ends by itself once its collectives are aborted. One that is busy elsewhere, or waits
-// for a store whose machine is gone, is ended after so long.
-constexpr auto kUntilEnded = 3s;
-constexpr auto kPause = 100ms;  // between looks into the store
+// After a failure a rank ends by itself once its collectives are aborted. One that is busy elsewhere, waits for a store
+// whose machine is gone, or for a driver that does not answer, is ended after so long. The rank that failed has the
+// most to clean up, and is waited for by nobody.
+constexpr auto kUntilEnded = 3s, kUntilCleanedUp = 30s;
+constexpr auto kUntilLeft = 30s;  // from there until the job is over: others may still ask this rank for the reason
+constexpr auto kPause = 100ms;    // between looks into the store
 constexpr auto kFirstWord = 10s, kNextWord = 60s;
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
@@ -52,8 +55,16 @@ RankJob::RankJob(const comm::RankInfo& info, const engine::StrataConfig& strata)
 }
 
 RankJob::~RankJob() {
-  end();  // the watch's thread may wait for it
+  reach(Stage::BodyOver);
   job_.reset();
+  reach(Stage::JobOver);
+  if (ending_.joinable()) ending_.join();  // nobody else makes one any more
+}
+
+void RankJob::reach(Stage stage) {
+  const std::lock_guard lock(mutex_);
+  stage_ = stage;
+  changed_.notify_all();
 }
 
 std::filesystem::path RankJob::own_path(std::filesystem::path path) const {
@@ -65,32 +76,32 @@ std::filesystem::path RankJob::own_path(std::filesystem::path path) const {
 
 // On the watch's thread.
 void RankJob::on_lost(comm::Job& job, const std::string& reason) {
-  std::unique_lock lock(mutex_);
-  lost_ = reason;
-  changed_.notify_all();
-  lock.unlock();
-  // On a thread of its own: NCCL's may take for ever where the driver does not answer.
-  bool aborted = false;  // guarded by mutex_
-  std::thread aborting([&] {
-    job.abort(std::make_exception_ptr(CommError(reason)));
-    const std::lock_guard done(mutex_);
-    aborted = true;
-    changed_.notify_all();
-  });
-  lock.lock();
-  if (changed_.wait_for(lock, kUntilEnded, [&] { return ended_ && aborted; })) {
-    lock.unlock();
-    aborting.join();
-    return;
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = reason;
   }
-  std::cerr << "strata: error: " << reason << std::endl;
-  ::_exit(kDeviceFailed);
+  end_within(kUntilEnded, reason, kDeviceFailed);
+  job.abort(std::make_exception_ptr(CommError(reason)));
 }
 
-void RankJob::end() {
+void RankJob::end_within(std::chrono::seconds patience, const std::string& reason, int exit_code) {
+  const auto end = [reason, exit_code] {
+    std::cerr << "strata: error: " << reason << std::endl;
+    ::_exit(exit_code);
+  };
   const std::lock_guard lock(mutex_);
-  ended_ = true;
-  changed_.notify_all();
+  if (ending_.joinable()) return;
+  try {
+    ending_ = std::thread([this, patience, end] {
+      std::unique_lock waiting(mutex_);
+      const auto reached = [&](Stage stage, std::chrono::seconds within) {
+        return changed_.wait_for(waiting, within, [&] { return stage_ >= stage; });
+      };
+      if (!reached(Stage::BodyOver, patience) || !reached(Stage::JobOver, kUntilLeft)) end();
+    });
+  } catch (const std::system_error&) {  // no thread is left
+    end();
+  }
 }
 
 void RankJob::throw_if_lost() {
@@ -146,7 +157,7 @@ void RankJob::take_gpu(engine::EngineConfig& config) const {
 int RankJob::run(const std::function<int()>& body) {
   const int code = guard([&] {
     const int of_body = body();
-    if (job_) job_->finish();
+    if (job_) job_->shut_down();
     return of_body;
   });
   if (job_) job_->watch()->leave();
@@ -166,6 +177,7 @@ void RankJob::fail(const std::exception& failure) {
   told_ = true;
   const int code = exit_code_of(std::current_exception());
   const std::string first = job_->report_failure(failure, code);
+  end_within(kUntilCleanedUp, first, code);
   job_->abort(std::make_exception_ptr(CommError(first)));
   if (first.starts_with("rank " + std::to_string(rank()) + " failed first: ")) throw;
   if (code == kDeviceFailed) throw CommError(first);

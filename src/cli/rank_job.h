@@ -1,13 +1,16 @@
 // This process as one rank of a job, or alone.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "comm/rank_info.h"
 #include "engine/engine_config.h"
@@ -51,10 +54,13 @@ class RankJob {
   int guard(const std::function<int()>& body);
 
  private:
+  enum class Stage : std::uint8_t { Body, BodyOver, JobOver };
+
   [[noreturn]] void fail(const std::exception& failure);
   void on_lost(comm::Job& job, const std::string& reason);
+  void end_within(std::chrono::seconds patience, const std::string& reason, int exit_code);
+  void reach(Stage stage);
   void throw_if_lost();
-  void end();
   void take_gpu(engine::EngineConfig& config) const;
 
   comm::RankInfo info_;
@@ -66,7 +72,8 @@ class RankJob {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> lost_;  // guarded by mutex_: why the job has ended elsewhere
-  bool ended_ = false;               // guarded by mutex_: the body is over
+  Stage stage_ = Stage::Body;        // guarded by mutex_
+  std::thread ending_;               // guarded by mutex_: ends the process where it does not end by itself
 };
 
 }  // namespace strata::cli

@@ -62,7 +62,7 @@ class C10dChannel::Call {
   void device(Fn fn) {
     try {
       channel_.device_->collective(what_, bytes_, fn);
-    } catch (const CommError&) {
+    } catch (...) {
       const std::lock_guard lock(channel_.mutex_);
       if (!channel_.failure_) channel_.failure_ = std::current_exception();
       std::rethrow_exception(channel_.failure_);
@@ -218,12 +218,9 @@ void C10dChannel::barrier() {
 }
 
 void C10dChannel::abort(const std::exception_ptr& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = reason;
-    if (waiting_ != nullptr) waiting_->abort();
-  }
-  if (device_) device_->abort(reason);
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = reason;
+  if (waiting_ != nullptr) waiting_->abort();
 }
 
 }  // namespace strata::comm

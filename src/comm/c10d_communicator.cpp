@@ -46,8 +46,9 @@ class C10dCommunicator final : public CountedCommunicator {
   }
 
   void abort(std::exception_ptr reason) override {
+    queued_.abort(reason);
     blocking_.abort(reason);
-    queued_.abort(reason);  // on a device this takes a while
+    devices_->abort(reason);
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <system_error>
 #include <utility>
 
 #include "comm/c10d_text.h"
@@ -16,19 +17,20 @@ DeviceGroup::DeviceGroup(c10::intrusive_ptr<c10d::Backend> backend, std::size_t 
 
 DeviceGroup::~DeviceGroup() = default;
 
-void DeviceGroup::collective(std::string_view what, std::size_t bytes,
-                             const std::function<void(c10d::Backend&)>& queue) {
+void DeviceGroup::begin(std::string_view what, std::size_t bytes) {
   require_sound();
-  const std::string named = std::string(what) + " of " + std::to_string(bytes) + " bytes";
-  {
-    const std::lock_guard lock(mutex_);
-    latest_ = named;
-  }
-  try {
-    queue(*backend_);
-  } catch (const std::exception& e) {
-    throw CommError(named + ": " + brief(e.what()));
-  }
+  const std::lock_guard lock(mutex_);
+  latest_what_ = what;
+  latest_bytes_ = bytes;
+}
+
+void DeviceGroup::throw_not_queued(const std::exception& why) {
+  const std::lock_guard lock(mutex_);
+  throw CommError(latest() + ": " + brief(why.what()));
+}
+
+std::string DeviceGroup::latest() const {
+  return std::string(latest_what_) + " of " + std::to_string(latest_bytes_) + " bytes";
 }
 
 void DeviceGroup::require_sound() {
@@ -38,21 +40,24 @@ void DeviceGroup::require_sound() {
   const c10d::ErrorType error = backend_->getError();
   if (error == c10d::ErrorType::SUCCESS) return;
   const std::string which =
-      "a collective on the GPU of rank " + std::to_string(rank_) + " (" + latest_ + ", or one before it) ";
+      "a collective on the GPU of rank " + std::to_string(rank_) + " (" + latest() + ", or one before it) ";
   if (error == c10d::ErrorType::TIMEOUT) {
     throw CommError(which + "has not ended within " + seconds_text(timeout_) +
                     " (collective_timeout): a rank is stopped, busy, or at another collective");
   }
-  throw ConnectionLost(which + (error == c10d::ErrorType::REMOTE_ERROR ? "has failed on another rank"
-                                                                       : "has lost its connection to another rank"));
+  // Whether another rank is the cause NCCL does not say; the reason of the job's first failure is worth waiting for.
+  throw ConnectionLost(which + (error == c10d::ErrorType::REMOTE_ERROR ? "has failed on another rank" : "has failed") +
+                       ": NCCL_DEBUG=WARN makes NCCL say why");
 }
 
-void DeviceGroup::abort(const std::exception_ptr& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (aborted_ || shut_down_) return;
-    aborted_ = reason;
-  }
+bool DeviceGroup::note_abort(const std::exception_ptr& reason) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_ || shut_down_) return false;
+  aborted_ = reason;
+  return true;
+}
+
+void DeviceGroup::end_by_force() {
   try {
     backend_->abort();
   } catch (const std::exception& e) {  // the reason of the abort is what counts
@@ -79,25 +84,39 @@ std::shared_ptr<DeviceGroup> DeviceGroups::add(c10::intrusive_ptr<c10d::Backend>
   return groups_.emplace_back(std::make_shared<DeviceGroup>(std::move(backend), rank, timeout));
 }
 
-std::vector<std::shared_ptr<DeviceGroup>> DeviceGroups::all() {
-  const std::lock_guard lock(mutex_);
-  return groups_;
-}
-
 void DeviceGroups::require_sound() {
-  for (const auto& group : all()) group->require_sound();
+  const std::lock_guard lock(mutex_);
+  for (const auto& group : groups_) group->require_sound();
 }
 
 void DeviceGroups::abort(const std::exception_ptr& reason) {
-  for (const auto& group : all()) group->abort(reason);
+  const std::lock_guard lock(mutex_);
+  for (const auto& group : groups_) {
+    if (!group->note_abort(reason)) continue;
+    try {
+      aborting_.emplace_back([group] { group->end_by_force(); });
+    } catch (const std::system_error&) {  // no thread is left
+      group->end_by_force();
+    }
+  }
+}
+
+void DeviceGroups::wait_for_aborts() {
+  std::vector<std::thread> aborting;
+  {
+    const std::lock_guard lock(mutex_);
+    aborting.swap(aborting_);
+  }
+  for (std::thread& thread : aborting) thread.join();
 }
 
 void DeviceGroups::shut_down() {
   for (const auto& group : all()) group->shut_down();
 }
 
-bool DeviceGroups::empty() {
-  return all().empty();
+std::vector<std::shared_ptr<DeviceGroup>> DeviceGroups::all() {
+  const std::lock_guard lock(mutex_);
+  return groups_;
 }
 
 }  // namespace strata::comm

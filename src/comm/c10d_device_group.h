@@ -6,11 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace c10d {
@@ -37,44 +37,69 @@ class DeviceGroup {
   DeviceGroup(const DeviceGroup&) = delete;
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
-  // Queues a collective through queue(backend). Throws: CommError for what is queued before, or cannot be queued.
-  void collective(std::string_view what, std::size_t bytes, const std::function<void(c10d::Backend&)>& queue);
-  // Any thread. Throws: CommError where one of the collectives may have ended without having done its work.
+  // Queues a collective through queue(backend). `what` is a text that stays. Throws: CommError for what is queued
+  // before, or cannot be queued; an abort's reason.
+  template <typename Queue>
+  void collective(std::string_view what, std::size_t bytes, Queue queue) {
+    begin(what, bytes);
+    try {
+      queue(*backend_);
+    } catch (const std::exception& e) {
+      throw_not_queued(e);
+    }
+  }
+  // Any thread. Throws: CommError where one of the collectives may have ended without having done its work; an abort's
+  // reason.
   void require_sound();
 
-  // Any thread; the first of the two counts. An abort ends what is queued; require_sound() throws `reason` from then
-  // on. shut_down() is for a good end: every rank calls it, when the streams are past all collectives. It may block for
-  // a rank that does not come, and an abort does not end that: c10d would wait for the lock that shut_down() holds.
-  void abort(const std::exception_ptr& reason);
+  // Of DeviceGroups. Any thread; the first of shut_down() and note_abort() counts, and the other does nothing.
+  // From note_abort() on require_sound() throws `reason`; where it returns true, end_by_force() is due once.
+  bool note_abort(const std::exception_ptr& reason);
+  void end_by_force();
   void shut_down();
 
  private:
+  void begin(std::string_view what, std::size_t bytes);
+  [[noreturn]] void throw_not_queued(const std::exception& why);
+  std::string latest() const;  // requires mutex_
+
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::size_t rank_;
   const std::chrono::milliseconds timeout_;
 
   std::mutex mutex_;
-  std::exception_ptr aborted_;  // guarded by mutex_: why
-  bool shut_down_ = false;      // guarded by mutex_
-  std::string latest_;          // guarded by mutex_: what was queued last
+  std::exception_ptr aborted_;    // guarded by mutex_: why
+  bool shut_down_ = false;        // guarded by mutex_
+  std::string_view latest_what_;  // guarded by mutex_: what was queued last
+  std::size_t latest_bytes_ = 0;  // guarded by mutex_
 };
 
 // Those of a job. Thread-safe.
 class DeviceGroups {
  public:
+  DeviceGroups() = default;
+  ~DeviceGroups() { wait_for_aborts(); }
+  DeviceGroups(const DeviceGroups&) = delete;
+  DeviceGroups& operator=(const DeviceGroups&) = delete;
+
   std::shared_ptr<DeviceGroup> add(c10::intrusive_ptr<c10d::Backend> backend, std::size_t rank,
                                    std::chrono::milliseconds timeout);
-  // As of a DeviceGroup, for all that were added. shut_down() goes in the order in which they were.
+  // As of a DeviceGroup, for all that were added.
   void require_sound();
+  // Returns at once: each group is ended by a thread of its own. NCCL may wait for a kernel of one group to end
+  // another, so that in turns they would never end, and for ever where the driver does not answer.
   void abort(const std::exception_ptr& reason);
+  void wait_for_aborts();
+  // In the order in which they were added; every rank does. It may block for a rank that does not come, and an abort
+  // does not end that: c10d would wait for the lock that is held here.
   void shut_down();
-  bool empty();
 
  private:
   std::vector<std::shared_ptr<DeviceGroup>> all();
 
   std::mutex mutex_;
   std::vector<std::shared_ptr<DeviceGroup>> groups_;  // guarded by mutex_
+  std::vector<std::thread> aborting_;                 // guarded by mutex_
 };
 
 }  // namespace strata::comm

@@ -1,29 +1,24 @@
 #include "comm/job.h"
 
-#include <unistd.h>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
-#include <random>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "comm/c10d_communicator.h"
 #include "comm/c10d_device_group.h"
 #include "comm/c10d_log.h"
-#include "comm/c10d_meeting.h"
+#include "comm/c10d_rendezvous.h"
 #include "comm/c10d_text.h"
 #include "comm/connection_lost.h"
 #include "comm/endpoint.h"
-#include "comm/failure_record.h"
 #include "comm/gloo_backend.h"
+#include "comm/join_store.h"
 #include "comm/nccl_backend.h"
 #include "comm/store_server.h"
 #include "core/error.h"
@@ -32,98 +27,34 @@
 namespace strata::comm {
 namespace {
 
-using std::chrono::steady_clock;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
 // For the rank that closed a connection to say why.
 constexpr std::chrono::milliseconds kCausePatience{3000};
 
-std::string name_of_rank(const RankInfo& info) {
-  return "rank " + std::to_string(info.rank) + " of " + std::to_string(info.world);
-}
+// An abort uses a communicator without owning it: it must not be the last to do so, because what the communicator works
+// with belongs to its user, who may go as soon as he has let go of it.
+struct LivingCommunicators {
+  std::mutex mutex;
+  std::set<Communicator*> all;  // guarded by mutex
 
-// What a process writes about itself.
-struct Introduction {
-  std::size_t world = 0;
-  std::string id;   // unlike any other, where process numbers and host names of containers are equal
-  std::string who;  // "process 4711 on node3"
-
-  static Introduction of(const RankInfo& info) {
-    char host[256] = "";
-    if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-    std::random_device random;
-    return {info.world, std::to_string(random()) + std::to_string(random()),
-            "process " + std::to_string(getpid()) + " on " + host};
+  static std::shared_ptr<Communicator> add(const std::shared_ptr<LivingCommunicators>& living,
+                                           std::unique_ptr<Communicator> made) {
+    const std::lock_guard lock(living->mutex);
+    living->all.insert(made.get());
+    return {made.release(), [living](Communicator* ended) {
+              {
+                const std::lock_guard ending(living->mutex);
+                living->all.erase(ended);
+              }
+              delete ended;
+            }};
   }
-  static Introduction parse(const std::string& text) {
-    const std::size_t first = text.find(' ');
-    const std::size_t second = text.find(' ', first + 1);
-    return {std::stoull(text), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
+  void abort(const std::exception_ptr& reason) {
+    const std::lock_guard lock(mutex);
+    for (Communicator* communicator : all) communicator->abort(reason);
   }
-  std::string text() const { return std::to_string(world) + " " + id + " " + who; }
 };
-
-Store connect(const RankInfo& info, std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = info.master_port;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  const Store store = c10::make_intrusive<c10d::TCPStore>(info.master_addr, options);
-  return c10::make_intrusive<c10d::PrefixStore>(info.store_prefix, store);
-}
-
-void take_place(const RankInfo& info, c10d::Store& store) {
-  const Introduction me = Introduction::of(info);
-  const auto holder =
-      Introduction::parse(store.compareSet("rank/" + std::to_string(info.rank), std::string(), me.text()));
-  if (holder.id == me.id) return;
-  throw CommError("two processes are " + name_of_rank(info) + ": " + holder.who + " and " + me.who +
-                  ". Give each its own RANK");
-}
-
-void wait_for_all(const RankInfo& info, c10d::Store& store, FailureRecord& record, std::chrono::milliseconds timeout) {
-  const auto until = steady_clock::now() + timeout;
-  std::set<std::size_t> missing;
-  for (std::size_t r = 0; r < info.world; ++r) missing.insert(r);
-  while (!missing.empty()) {
-    const std::string key = "rank/" + std::to_string(*missing.begin());
-    if (store.check({key})) {
-      const auto other = Introduction::parse(store.get_to_str(key));
-      if (other.world != info.world) {
-        throw CommError("rank " + std::to_string(*missing.begin()) + " was started as one of " +
-                        std::to_string(other.world) + " ranks, rank " + std::to_string(info.rank) + " as one of " +
-                        std::to_string(info.world) + ". Give all the same WORLD_SIZE");
-      }
-      missing.erase(missing.begin());
-      continue;
-    }
-    if (const auto failure = record.first()) throw CommError(failure->reason);
-    if (steady_clock::now() >= until) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others are processes that start
-  }
-  std::string list;
-  for (const std::size_t r : missing) {
-    if (!store.check({"rank/" + std::to_string(r)})) list += (list.empty() ? "" : ", ") + std::to_string(r);
-  }
-  if (list.empty()) return;
-  throw CommError("these of " + std::to_string(info.world) + " ranks have not come to MASTER_ADDR=" + info.master_addr +
-                  ", MASTER_PORT=" + std::to_string(info.master_port) + " within " +
-                  std::to_string(timeout.count() / 1000) + " s: " + list +
-                  ". See what they printed, or whether they were started");
-}
-
-// There is no watch yet that would tell the others, or a launcher, why this rank ends.
-void wait_for_all_or_report(const RankInfo& info, c10d::Store& store, std::chrono::milliseconds timeout) {
-  FailureRecord record({.host = info.master_addr, .port = info.master_port, .prefix = info.store_prefix});
-  try {
-    wait_for_all(info, store, record, timeout);
-  } catch (const CommError& error) {
-    record.report({6, "rank " + std::to_string(info.rank) + " failed first: " + error.what()});
-    // Who serves the store stays until those that wait have read it.
-    if (info.rank == 0 && !info.agent_store) std::this_thread::sleep_for(std::chrono::seconds(1));
-    throw;
-  }
-}
 
 }  // namespace
 
@@ -142,21 +73,21 @@ struct Job::State {
   Store store;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends;  // of all communicators; guarded by mutex
   const std::shared_ptr<DeviceGroups> devices = std::make_shared<DeviceGroups>();
-  std::vector<std::pair<Store, Meeting>> ends;  // where the ranks of each meet for the last time
-  std::unique_ptr<RankWatch> watch;             // ends before the connections do
+  std::vector<std::pair<Store, Rendezvous>> ends;  // where the ranks of each meet for the last time
+  std::unique_ptr<RankWatch> watch;                // ends before the connections do
 
   std::mutex mutex;
-  std::set<std::string> names;                             // guarded by mutex
-  std::vector<std::weak_ptr<Communicator>> communicators;  // guarded by mutex
+  std::set<std::string> names;  // guarded by mutex
+  const std::shared_ptr<LivingCommunicators> communicators = std::make_shared<LivingCommunicators>();
 
   C10dGroups make_groups(const std::string& name, std::size_t place, const std::vector<std::size_t>& ranks,
                          const std::optional<NcclDevice>& nccl);
-  Meeting meeting(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
-                  std::chrono::milliseconds timeout);
+  Rendezvous rendezvous(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
+                        std::chrono::milliseconds timeout);
 };
 
-Meeting Job::State::meeting(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
-                            std::chrono::milliseconds timeout) {
+Rendezvous Job::State::rendezvous(const std::string& what, std::size_t place, const std::vector<std::size_t>& ranks,
+                                  std::chrono::milliseconds timeout) {
   return {what, place, ranks, timeout, [this] { return watch->first_failure(std::chrono::milliseconds(0)); }};
 }
 
@@ -177,8 +108,8 @@ C10dGroups Job::State::make_groups(const std::string& name, std::size_t place, c
                                        .timeout = options.collective_timeout,
                                        .plugin = nccl->plugin,
                                        .pci_bus_id = nccl->pci_bus_id,
-                                       .meeting = meeting("start NCCL", place, ranks, options.join_timeout)});
-    ends.emplace_back(part("end"), meeting("end", place, ranks, options.collective_timeout));
+                                       .rendezvous = rendezvous("start NCCL", place, ranks, options.join_timeout)});
+    ends.emplace_back(part("end"), rendezvous("end", place, ranks, options.collective_timeout));
   } else {
     groups.queued = gloo("queued");
   }
@@ -207,16 +138,7 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
   const bool serves = info.rank == 0 && !info.agent_store;
   if (serves) state->server = std::make_unique<StoreServer>(info.master_addr, info.master_port);
   state->address = wait_for_listener(info.master_addr, info.master_port, options.join_timeout);
-  try {
-    state->store = connect(info, options.join_timeout);
-    take_place(info, *state->store);
-    wait_for_all_or_report(info, *state->store, options.join_timeout);
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw CommError(name_of_rank(info) + " lost the job's store at MASTER_ADDR=" + info.master_addr +
-                    ", MASTER_PORT=" + std::to_string(info.master_port) + " while joining: " + brief(e.what()));
-  }
+  state->store = join_store(info, options.join_timeout);
   const StoreAddress address{.host = info.master_addr,
                              .port = info.master_port,
                              .prefix = info.store_prefix,
@@ -254,10 +176,10 @@ std::optional<std::string> Job::look_up(const std::string& key) {
     throw CommError("the job's store is lost: " + brief(e.what()));
   }
 }
-void Job::finish() {
+void Job::shut_down() {
   state_->devices->require_sound();
   // Whoever is here waits in NCCL for those that are not, where no abort would reach.
-  for (const auto& [store, meeting] : state_->ends) meet(*store, meeting);
+  for (const auto& [store, rendezvous] : state_->ends) meet(*store, rendezvous);
   state_->devices->shut_down();
 }
 RankWatch* Job::watch() {
@@ -277,16 +199,10 @@ std::shared_ptr<Communicator> Job::communicator(ShardMath& math, Buffer staging,
     const std::lock_guard lock(state_->mutex);
     STRATA_EXPECTS(state_->names.insert(name).second, "a name that was not used before: " + name);
   }
-  std::shared_ptr<Communicator> made;
-  if (ranks.size() == 1) {
-    made = std::make_shared<LocalCommunicator>();
-  } else {
-    C10dGroups groups = state_->make_groups(name, static_cast<std::size_t>(mine - ranks.begin()), ranks, nccl);
-    made = make_c10d_communicator(std::move(groups), math, std::move(staging));
-  }
-  const std::lock_guard lock(state_->mutex);
-  state_->communicators.push_back(made);
-  return made;
+  if (ranks.size() == 1) return std::make_shared<LocalCommunicator>();
+  C10dGroups groups = state_->make_groups(name, static_cast<std::size_t>(mine - ranks.begin()), ranks, nccl);
+  return LivingCommunicators::add(state_->communicators,
+                                  make_c10d_communicator(std::move(groups), math, std::move(staging)));
 }
 
 std::string Job::report_failure(const std::exception& error, int exit_code) {
@@ -299,10 +215,8 @@ std::string Job::report_failure(const std::exception& error, int exit_code) {
 }
 
 void Job::abort(const std::exception_ptr& reason) {
-  const std::lock_guard lock(state_->mutex);
-  for (const std::weak_ptr<Communicator>& weak : state_->communicators) {
-    if (const auto communicator = weak.lock()) communicator->abort(reason);
-  }
+  state_->communicators->abort(reason);
+  state_->devices->abort(reason);  // also of communicators that are gone
 }
 
 }  // namespace strata::comm

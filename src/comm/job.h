@@ -64,7 +64,7 @@ class Job {
   // The good end of this rank's work, which every rank calls before it leaves the watch, once its streams are past all
   // collectives: ends NCCL's groups. Without it, or after an abort, the destructor ends them by force. Throws:
   // CommError where a collective has failed on the GPU, or other ranks do not come.
-  void finish();
+  void shut_down();
 
   // Null in a job of one rank.
   RankWatch* watch();

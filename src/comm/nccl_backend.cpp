@@ -1,13 +1,11 @@
 #include "comm/nccl_backend.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <array>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "comm/c10d_text.h"
 #include "comm/nccl_plugin.h"
 #include "core/error.h"
+#include "core/machine_id.h"
 
 namespace strata::comm {
 namespace {
@@ -35,15 +34,6 @@ Backend load_backend(const c10::intrusive_ptr<c10d::Store>& store, std::size_t r
   return Backend::reclaim(backend);
 }
 
-// One for all containers of a machine, which may have host names of their own.
-std::string machine_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  if (file >> id) return id;
-  std::array<char, 256> host{};
-  return gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "";
-}
-
 // NCCL refuses two ranks on one GPU in words that name neither.
 void require_own_gpus(const std::vector<std::string>& gpus, const std::vector<std::size_t>& ranks) {
   for (std::size_t b = 1; b < gpus.size(); ++b) {
@@ -62,9 +52,9 @@ void require_own_gpus(const std::vector<std::string>& gpus, const std::vector<st
 Backend make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, std::size_t rank, std::size_t world,
                           const NcclOptions& options) {
   Backend backend = load_backend(store, rank, world, options);
-  if (options.meeting) {
+  if (options.rendezvous) {
     const std::string gpu = options.pci_bus_id.empty() ? "" : machine_id() + " " + options.pci_bus_id;
-    require_own_gpus(meet(*store, *options.meeting, gpu), options.meeting->ranks);
+    require_own_gpus(meet(*store, *options.rendezvous, gpu), options.rendezvous->ranks);
   }
   try {
     device_connect(*backend);

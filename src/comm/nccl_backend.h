@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/c10d_meeting.h"
+#include "comm/c10d_rendezvous.h"
 
 namespace c10d {
 class Backend;
@@ -23,10 +23,10 @@ struct NcclOptions {
   std::string plugin;           // the CUDA plug-in: a path, or a name that the loader finds
   std::string pci_bus_id = "";  // of the device; empty: unknown
   // Of the ranks of the group. None: they are sure to come.
-  std::optional<Meeting> meeting = {};
+  std::optional<Rendezvous> rendezvous = {};
 };
 
-// Returns when all `world` ranks have called it and are connected; those that do not come are found by the meeting,
+// Returns when all `world` ranks have called it and are connected; those that do not come are found by the rendezvous,
 // because NCCL waits for them without an end. The group's collectives run on the device's current stream. Throws:
 // CommError that says why the plug-in or its libraries cannot be loaded, who has not come, which ranks use the same
 // GPU, or why NCCL cannot start. Never ran on a GPU yet.

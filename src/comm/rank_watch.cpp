@@ -31,9 +31,6 @@ constexpr const char* kHeard = "heard";  // knows of the failure
 std::string text_of_bytes(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
-std::string seconds(milliseconds time) {
-  return std::to_string(time.count() / 1000) + " s";
-}
 
 struct Peer {
   std::string value;
@@ -176,12 +173,12 @@ std::optional<std::string> RankWatch::State::suspicion(steady_clock::time_point 
   const std::string at = " the job's store at " + store.host + ":" + std::to_string(store.port);
   if (store_lost()) return store.server + ", which serves" + at + ", has ended (" + store_error + ")";
   if (store_silent(now)) {
-    return store.server + ", which serves" + at + ", has not answered for " + seconds(options.lost_after) +
+    return store.server + ", which serves" + at + ", has not answered for " + seconds_text(options.lost_after) +
            " (stopped, or its machine is gone)";
   }
   for (std::size_t r = 0; r < world; ++r) {
     if (r == rank || peers[r].gone() || now - peers[r].changed <= options.lost_after) continue;
-    return "rank " + std::to_string(r) + " has not answered for " + seconds(options.lost_after) +
+    return "rank " + std::to_string(r) + " has not answered for " + seconds_text(options.lost_after) +
            " (stopped, or its machine is gone)";
   }
   return std::nullopt;
@@ -263,7 +260,8 @@ std::string RankWatch::report_failure(const std::string& reason, int exit_code) 
 
 std::optional<std::string> RankWatch::first_failure(milliseconds patience) {
   std::unique_lock lock(state_->mutex);
-  state_->wait_hurried(lock, patience, [this] { return state_->failure.has_value(); });
+  const auto is_known = [this] { return state_->failure.has_value(); };
+  if (patience > 0ms) state_->wait_hurried(lock, patience, is_known);
   if (!state_->failure) return std::nullopt;
   state_->linger(lock);
   return state_->reason();

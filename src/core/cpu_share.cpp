@@ -15,17 +15,12 @@
 #include "core/error.h"
 #include "core/fnv.h"
 #include "core/log.h"
+#include "core/machine_id.h"
 #include "core/memory_nodes.h"
 #include "core/parallel.h"
 
 namespace strata {
 namespace {
-
-// The same for all processes of a running machine, in containers too (random(4)).
-std::string machine_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string text_of(const CpuList& cpus) {
   std::string text;

@@ -89,7 +89,8 @@ CudaDevices cuda_devices() {
 
 CudaDevices require_cuda_devices() {
   CudaDevices found = cuda_devices();
-  if (found.count == 0) throw DeviceError("no GPU can be used: " + found.why_none + "; or compute on the host (strata.device: host)");
+  if (found.count == 0)
+    throw DeviceError("no GPU can be used: " + found.why_none + "; or compute on the host (strata.device: host)");
   if (found.torch == cuda::TorchPlace::Nowhere) {
     throw DeviceError(
         "the CUDA plug-in was built without torch, so nothing can be computed on the GPU; build it with "

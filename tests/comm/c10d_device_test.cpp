@@ -1,6 +1,10 @@
 // The communicator over a back-end whose transfers a device runs, here a fake of NCCL's.
 #include <gmock/gmock.h>
 
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
 #include "comm/connection_lost.h"
 #include "comm/device_ranks.h"
 #include "contract/communicator_contract.h"
@@ -81,6 +85,7 @@ TEST(DeviceGroup, EveryCallThatBlocksTellsOfACollectiveThatWasLate) {
         "(collective_timeout): a rank is stopped, busy, or at another collective");
     EXPECT_EQ(failure_of([&] { ranks[0]->barrier(); }), text) << "and from then on";
     EXPECT_EQ(gather_on({ranks[0]})[0], text) << "also in the stream";
+    job.devices(0).wait_for_aborts();
     EXPECT_EQ(job.nccl->count("all", 0, "abort"), 1U);
     EXPECT_THAT(job.nccl->violations(), IsEmpty());
   }
@@ -138,11 +143,43 @@ TEST(DeviceGroup, IsShutDownOnceAtAGoodEnd) {
   EXPECT_THAT(job.nccl->violations(), IsEmpty());
 }
 
+// In turns they would not end where the abort of one waits for a kernel of another.
+TEST(DeviceGroup, AllOfAJobAreAbortedAtOnceAndNobodyWaitsForThat) {
+  const Watchdog watchdog("aborts that wait for each other");
+  DeviceRanks job(2);
+  const auto all = job.make("all");
+  const auto node = job.make("node");
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool may_end = false;
+  std::set<std::string> aborting;
+  job.nccl->on_abort([&](const std::string& group) {
+    std::unique_lock lock(mutex);
+    aborting.insert(group);
+    changed.notify_all();
+    changed.wait(lock, [&] { return aborting.size() == 2 && may_end; });
+  });
+
+  all[0]->abort(std::make_exception_ptr(CommError("rank 1 is lost")));
+
+  EXPECT_EQ(failure_of([&] { node[0]->barrier(); }), "rank 1 is lost") << "before any group has ended";
+  EXPECT_EQ(gather_on({node[0]})[0], "rank 1 is lost");
+  {
+    const std::lock_guard lock(mutex);
+    may_end = true;
+    changed.notify_all();
+  }
+  job.devices(0).wait_for_aborts();
+  EXPECT_EQ(job.nccl->count("node", 0, "abort"), 1U);
+  job.nccl->on_abort({});
+}
+
 TEST(DeviceGroup, IsNotShutDownAfterAnAbort) {
   DeviceRanks job(1);
   const auto ranks = job.make();
   ranks[0]->abort(std::make_exception_ptr(CommError("lost")));
   job.devices(0).shut_down();
+  job.devices(0).wait_for_aborts();
   EXPECT_THAT(job.nccl->events("all", 0), ElementsAre("connect", "abort"));
 }
 

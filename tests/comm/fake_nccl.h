@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,7 @@ class FakeNccl {
     groups_.clear();
     violations_.clear();
     queued_before_ = false;
+    on_abort_ = {};
   }
   // The name of the one group since then.
   std::string only_group() {
@@ -64,10 +66,20 @@ class FakeNccl {
     const std::lock_guard lock(mutex_);
     queued_before_ = true;
   }
-  // The `nth` collective (1: the first one) of `rank`, or one exchange with a partner, fails.
+  // Called by each abort, before it ends anything.
+  void on_abort(std::function<void(const std::string& group)> fn) {
+    const std::lock_guard lock(mutex_);
+    on_abort_ = std::move(fn);
+  }
+  // The `nth` collective (1: the first one) of `rank`, or one exchange with a partner, fails. Where that is no refusal
+  // to queue it, it is late or lost for the others of the group as well.
   void fail(const std::string& group, int rank, std::size_t nth, Failure failure) {
     const std::lock_guard lock(mutex_);
     groups_[group].failures[{rank, nth}] = failure;
+  }
+  std::size_t failures_so_far() {
+    const std::lock_guard lock(mutex_);
+    return failed_;
   }
 
  private:
@@ -82,13 +94,16 @@ class FakeNccl {
     std::map<int, std::vector<std::string>> events;
     std::map<std::pair<int, std::size_t>, Failure> failures;
     std::map<std::pair<int, int>, std::vector<std::shared_ptr<Send>>> sends;  // by source and destination
+    bool failed = false;
   };
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, Group> groups_;  // guarded by mutex_
-  std::vector<std::string> violations_;  // guarded by mutex_
-  bool queued_before_ = false;           // guarded by mutex_
+  std::map<std::string, Group> groups_;               // guarded by mutex_
+  std::vector<std::string> violations_;               // guarded by mutex_
+  bool queued_before_ = false;                        // guarded by mutex_
+  std::size_t failed_ = 0;                            // guarded by mutex_
+  std::function<void(const std::string&)> on_abort_;  // guarded by mutex_
 };
 
 class FakeNcclBackend final : public c10d::Backend {
@@ -158,8 +173,13 @@ class FakeNcclBackend final : public c10d::Backend {
     return error_;
   }
   void abort() override {
-    const std::lock_guard lock(nccl_.mutex_);
+    std::unique_lock lock(nccl_.mutex_);
     note("abort");
+    if (const auto fn = nccl_.on_abort_) {
+      lock.unlock();
+      fn(group_);
+      lock.lock();
+    }
     if (shut_down_) violation("an abort after a shutdown");
     ended_ = true;
     nccl_.changed_.notify_all();
@@ -206,9 +226,12 @@ class FakeNcclBackend final : public c10d::Backend {
     if (!group().connected.count(getRank())) violation("a collective of a group that is not connected");
     const auto failure = group().failures.find({getRank(), ++collectives_});
     if (failure != group().failures.end()) {
+      ++nccl_.failed_;
       if (failure->second == FakeNccl::Failure::ThrowsInTheCall) throw std::runtime_error("NCCL says no");
       // The watchdog's order: the error, then the abort.
       error_ = failure->second == FakeNccl::Failure::TimeOut ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+      group().failed = true;
+      nccl_.changed_.notify_all();
       return;
     }
     if (ended_ || error_ != c10d::ErrorType::SUCCESS) return;
@@ -259,7 +282,8 @@ class FakeNcclBackend final : public c10d::Backend {
   // False where the group is aborted, or late.
   template <typename Fn>
   bool wait(std::unique_lock<std::mutex>& lock, Fn holds) {
-    if (!nccl_.changed_.wait_for(lock, timeout_, [&] { return ended_ || holds(); })) error_ = c10d::ErrorType::TIMEOUT;
+    (void)nccl_.changed_.wait_for(lock, timeout_, [&] { return ended_ || group().failed || holds(); });
+    if (!ended_ && !holds()) error_ = c10d::ErrorType::TIMEOUT;
     return !ended_ && holds();
   }
 

@@ -41,8 +41,7 @@ class DeviceJobs : public ::testing::Test {
   }
   std::shared_ptr<Communicator> connect(Job& job, const std::string& pci_bus_id,
                                         const std::string& plugin = STRATA_FAKE_NCCL_PLUGIN) {
-    return job.communicator(math_,
-                            allocate_host(budget_, comm::communicator_staging_bytes(job.world()), MemoryTag::Staging),
+    return job.communicator(math_, allocate_host(budget_, comm::device_staging_bytes(job.world()), MemoryTag::Staging),
                             "all", {}, comm::NcclDevice{.plugin = plugin, .pci_bus_id = pci_bus_id});
   }
   static std::string gpu(std::size_t rank) { return "0000:0" + std::to_string(rank) + ":00.0"; }
@@ -69,7 +68,7 @@ TEST_F(DeviceJobs, ConnectAtOnceAndShutDownAtTheEnd) {
       EXPECT_EQ(nccl_.events(nccl_.only_group(), static_cast<int>(r)), std::vector<std::string>{"connect"});
       gather(*all);
     }
-    job->finish();
+    job->shut_down();
     job->watch()->leave();
   });
   for (int r = 0; r < 3; ++r) {
@@ -94,10 +93,10 @@ TEST_F(DeviceJobs, AGoodEndNeedsSoundCollectivesAndNoAbort) {
     if (r == 0) {
       nccl_.fail(nccl_.only_group(), 0, 1, FakeNccl::Failure::LostConnection);
       gather(*all);
-      EXPECT_THAT(failure_of([&] { job->finish(); }), HasSubstr("has lost its connection"));
+      EXPECT_THAT(failure_of([&] { job->shut_down(); }), HasSubstr("has failed: NCCL_DEBUG=WARN"));
     } else {
       job->abort(std::make_exception_ptr(CommError("told to stop")));
-      EXPECT_EQ(failure_of([&] { job->finish(); }), "told to stop");
+      EXPECT_EQ(failure_of([&] { job->shut_down(); }), "told to stop");
     }
     job->watch()->leave();
   });
@@ -112,7 +111,7 @@ TEST_F(DeviceJobs, WhoDoesNotComeToTheEndIsNamed) {
       job->report_failure(CommError("the disk is full"), 4);
       return;
     }
-    EXPECT_EQ(failure_of([&] { job->finish(); }), "rank 1 failed first: the disk is full");
+    EXPECT_EQ(failure_of([&] { job->shut_down(); }), "rank 1 failed first: the disk is full");
   });
   EXPECT_THAT(nccl_.events(nccl_.only_group(), 0), ElementsAre("connect", "abort"));
 }
@@ -145,7 +144,7 @@ TEST_F(DeviceJobs, GpusThatAreUnknownAreTakenToDiffer) {
   run_ranks(2, [&](std::size_t r) {
     const auto job = join(r, 2);
     connect(*job, "")->barrier();
-    job->finish();
+    job->shut_down();
     job->watch()->leave();
   });
 }

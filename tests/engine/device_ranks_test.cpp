@@ -81,12 +81,13 @@ TEST_P(DeviceRanksOfAnEngine, AQuietFailureReachesNeitherALossNorAFile) {
 
   for (std::size_t nth = 1; nth <= collectives; ++nth) {
     SCOPED_TRACE("collective " + std::to_string(nth) + " of " + std::to_string(collectives));
-    test::DeviceRanks job(2, 60000ms, 100ms);
+    test::DeviceRanks job(2);
     job.nccl->queue_before_anything_fails();
     job.nccl->fail("all", 1, nth, test::FakeNccl::Failure::TimeOut);
 
     const Outcome outcome = run(job);
 
+    EXPECT_EQ(job.nccl->failures_so_far(), 1U);
     EXPECT_GE(outcome.failed, 1);
     for (const int rank : {0, 1}) {
       const std::vector<double>& losses = outcome.losses[rank];

@@ -14,7 +14,7 @@ class Store;
 
 namespace strata::comm {
 
-struct Meeting {
+struct Rendezvous {
   std::string what;  // "start NCCL", for messages
   std::size_t place = 0;
   std::vector<std::size_t> ranks = {};  // rank in the job of each place
@@ -22,8 +22,8 @@ struct Meeting {
   std::function<std::optional<std::string>()> failure = {};  // why the job has failed elsewhere, once it has
 };
 
-// Tells the others `text` and returns what each says, by place, once all have come. One meeting per store. Throws:
+// Tells the others `text` and returns what each says, by place, once all have come. One rendezvous per store. Throws:
 // CommError that names who has not come, or says why another rank or the store has failed.
-std::vector<std::string> meet(c10d::Store& store, const Meeting& meeting, const std::string& text = "");
+std::vector<std::string> meet(c10d::Store& store, const Rendezvous& rendezvous, const std::string& text = "");
 
 }  // namespace strata::comm
