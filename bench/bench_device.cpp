@@ -15,7 +15,7 @@ std::unique_ptr<cuda::Backend> open_bench_backend(const std::string& device, std
   const engine::CudaDevices devices = engine::cuda_devices();
   if (devices.count == 0) {
     if (device == "auto") return nullptr;
-    throw DeviceError("no CUDA device: " + devices.why_none + "; `strata doctor` says what is missing");
+    throw DeviceError("no CUDA device: " + devices.why_no_more + "; `strata doctor` says what is missing");
   }
   cuda::BackendOptions options;
   options.budget_bytes = budget_bytes;

@@ -146,11 +146,15 @@ void RankJob::join(engine::EngineConfig& config) {
 // CUDA_VISIBLE_DEVICES may leave each rank one GPU, which then is the first of its process.
 void RankJob::take_gpu(engine::EngineConfig& config) const {
   if (!config.cuda_device) return;
-  const int devices = engine::cuda_devices().count;
-  if (devices > 1) config.cuda_device = static_cast<int>(info_.local_rank);
-  if (devices > 1 && info_.local_world > static_cast<std::size_t>(devices)) {
-    throw ConfigError(std::to_string(info_.local_world) + " ranks on a machine with " + std::to_string(devices) +
-                      " GPUs: start as many ranks as there are GPUs, or set strata.device: host");
+  const engine::CudaDevices devices = engine::cuda_devices();
+  const auto several = static_cast<std::size_t>(devices.count);
+  if (several > 1) config.cuda_device = static_cast<int>(info_.local_rank);
+  const bool sees_all = several > 1 || !devices.why_no_more.empty();
+  if (sees_all && info_.local_world > several) {
+    throw ConfigError(std::to_string(info_.local_world) + " ranks on a machine with " + std::to_string(several) +
+                      (several == 1 ? " GPU" : " GPUs") +
+                      (devices.why_no_more.empty() ? "" : " (not more: " + devices.why_no_more + ")") +
+                      ": start as many ranks as there are GPUs, or set strata.device: host");
   }
 }
 

@@ -80,7 +80,7 @@ class ShardMath {
   // destination += source, added in fp32 and rounded once to the destination's type.
   virtual void accumulate(TensorSpan destination, TensorSpan source) = 0;
   // `rows` is [count, numel / count]; row `into` becomes the sum of all: added in row order, in fp32, rounded once. The
-  // other rows stay.
+  // other rows stay. Requires: `count` > 0 divides numel, `into` < count.
   virtual void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) = 0;
   // Sum of squares of one block of at most kNormBlock elements each into sums[i]; sums.size() == ceil(numel /
   // kNormBlock). A non-finite element makes its block's sum non-finite.

@@ -69,8 +69,8 @@ class Backend {
 }  // namespace strata::cuda
 
 extern "C" {
-// Usable GPUs, up to the first that is too old; where there are none, 0 and the reason in `why` (a text of at most
-// `why_bytes` bytes with its end). Makes no context.
+// Usable GPUs, up to the first that is too old; why there are none, or no more, in `why` (a text of at most `why_bytes`
+// bytes with its end). Makes no context.
 using strata_cuda_device_count_t = int(char* why, std::size_t why_bytes);
 using strata_cuda_torch_place_t = strata::cuda::TorchPlace();
 // Owned by the caller; null with the reason in `why`.

@@ -76,11 +76,7 @@ class CudaBackend final : public Backend {
     device_.context().throw_if_lost();
     return make_cuda_optimizer(config);
   }
-  std::unique_ptr<ShardMath> math() override {
-    device_.context().throw_if_lost();
-    device_.context().bind_thread();  // for the pinned memory that it takes
-    return make_cuda_shard_math();
-  }
+  std::unique_ptr<ShardMath> math() override { return make_cuda_shard_math(device_.context()); }
   void limit_torch(std::uint64_t bytes) override {
     STRATA_EXPECTS(torch_part() != nullptr, "a plug-in with torch");
     device_.context().throw_if_lost();
@@ -99,10 +95,9 @@ int count_devices(std::string& why) {
   try {
     int count = 0;
     check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    why = "the CUDA driver finds no GPU";
+    if (count == 0) why = "the CUDA driver finds no GPU";
     int usable = 0;
     while (usable < count && (why = too_old(usable)).empty()) ++usable;
-    if (usable > 0) why.clear();
     return usable;
   } catch (const DeviceError& failure) {
     why = failure.what();

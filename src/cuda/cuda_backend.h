@@ -8,7 +8,7 @@
 
 namespace strata::cuda {
 
-// Devices that the runtime finds; where there are none, 0 and the reason in `why`.
+// Usable devices, up to the first that is too old; in `why`, why there are none or no more. Makes no context.
 int count_devices(std::string& why);
 
 // Throws: DeviceError; also for a GPU that the kernels are not built for.

@@ -6,6 +6,7 @@
 #include "core/shard_checks.h"
 #include "cuda/cuda_call.h"
 #include "cuda/current_stream.h"
+#include "cuda/errors.h"
 #include "kernels/shard_math.h"
 
 namespace strata::cuda {
@@ -23,11 +24,18 @@ std::int64_t numel_of(TensorSpan span) {
 
 class CudaShardMath final : public ShardMath {
  public:
-  CudaShardMath() {
+  explicit CudaShardMath(DeviceContext& context) : context_(context) {
+    context_.bind_thread();
     void* lanes = nullptr;
     check(cudaMallocHost(&lanes, kBlocksAtOnce * kernels::kSumLanes * sizeof(double)), "cudaMallocHost");
-    lanes_.reset(static_cast<double*>(lanes));
+    lanes_ = static_cast<double*>(lanes);
   }
+  ~CudaShardMath() override {
+    context_.bind_thread_noexcept();
+    context_.log(cudaFreeHost(lanes_), "cudaFreeHost");
+  }
+  CudaShardMath(const CudaShardMath&) = delete;
+  CudaShardMath& operator=(const CudaShardMath&) = delete;
 
   void cast(TensorSpan destination, TensorSpan source) override {
     check_same_numel(destination, source);
@@ -88,28 +96,25 @@ class CudaShardMath final : public ShardMath {
   // Sums of 2^29 elements between two waits for the device.
   static constexpr std::size_t kBlocksAtOnce = 8192;
 
-  struct Unpin {
-    void operator()(double* lanes) const { static_cast<void>(cudaFreeHost(lanes)); }
-  };
-
   // The device writes the lanes of each block to pinned memory, 128 bytes for 65,536 elements, and the host folds them.
   void sum_blocks(TensorSpan values, std::span<double> sums) {
-    check(strata_cuda_sum_lanes(lanes_.get(), values.data, type_of(values), numel_of(values), current_stream()),
+    check(strata_cuda_sum_lanes(lanes_, values.data, type_of(values), numel_of(values), current_stream()),
           "strata_cuda_sum_lanes");
     check(cudaStreamSynchronize(current_stream()), "cudaStreamSynchronize");
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = kernels::fold_lanes(lanes_.get() + i * kernels::kSumLanes);
+      sums[i] = kernels::fold_lanes(lanes_ + i * kernels::kSumLanes);
     }
   }
 
+  DeviceContext& context_;
   std::mutex mutex_;  // of lanes_
-  std::unique_ptr<double, Unpin> lanes_;
+  double* lanes_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<ShardMath> make_cuda_shard_math() {
-  return std::make_unique<CudaShardMath>();
+std::unique_ptr<ShardMath> make_cuda_shard_math(DeviceContext& context) {
+  return std::make_unique<CudaShardMath>(context);
 }
 
 }  // namespace strata::cuda

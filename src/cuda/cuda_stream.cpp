@@ -46,7 +46,7 @@ class CudaWork final : public StreamWork {
     context().bind_thread_noexcept();
     context().log(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     // A handle that is still referred to must not be given to another stream.
-    if (is_let_go_of()) context().log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+    if (torch_has_let_go()) context().log(cudaStreamDestroy(stream_), "cudaStreamDestroy");
   }
 
   CudaWork(const CudaWork&) = delete;
@@ -89,7 +89,7 @@ class CudaWork final : public StreamWork {
     context().throw_if_lost();
     if (const std::exception_ptr failure = late_failure_.get()) std::rethrow_exception(failure);
   }
-  bool is_let_go_of() noexcept;
+  bool torch_has_let_go() noexcept;
   std::exception_ptr synchronize(const CudaEvent* marker);
   void finish(const Completion& completion) noexcept;
 
@@ -124,7 +124,12 @@ std::exception_ptr CudaWork::wait(const Event& event) {
   if (event.state() && !event.state()->parts().empty()) {
     std::exception_ptr first;
     for (const Event& part : event.state()->parts()) {
-      const std::exception_ptr failure = wait(part);
+      std::exception_ptr failure;
+      try {
+        failure = wait(part);
+      } catch (...) {  // a failed stream goes on waiting for others
+        failure = std::current_exception();
+      }
       if (!first) first = failure;
     }
     return first;
@@ -157,7 +162,7 @@ void CudaWork::record(const std::shared_ptr<CudaEventState>& state, std::excepti
   if (refused) std::rethrow_exception(refused);
 }
 
-bool CudaWork::is_let_go_of() noexcept {
+bool CudaWork::torch_has_let_go() noexcept {
   if (!host_.before_stream_ends) return true;
   try {
     context().throw_if_lost();

@@ -39,7 +39,8 @@ struct Plugin {
   strata_cuda_device_count_t* device_count = nullptr;
   strata_cuda_open_t* open = nullptr;
   strata_cuda_torch_place_t* torch_place = nullptr;
-  std::string why_not;  // where these are null
+  bool has_driver = false;
+  std::string why_not;  // where the functions are null
 };
 
 Plugin load() {
@@ -49,6 +50,7 @@ Plugin load() {
     plugin.why_not = "there is no NVIDIA driver here (libcuda.so.1 is not found)";
     return plugin;
   }
+  plugin.has_driver = true;
   if (library().handle == nullptr) {
     plugin.why_not = "the CUDA plug-in cannot be loaded: " + library().why_not;
     return plugin;
@@ -57,7 +59,7 @@ Plugin load() {
   plugin.open = reinterpret_cast<strata_cuda_open_t*>(cuda_plugin_symbol("strata_cuda_open"));
   plugin.torch_place = reinterpret_cast<strata_cuda_torch_place_t*>(cuda_plugin_symbol("strata_cuda_torch_place"));
   if (plugin.device_count == nullptr || plugin.open == nullptr || plugin.torch_place == nullptr) {
-    plugin = {.why_not = cuda_plugin_file() + " is not the CUDA plug-in"};
+    plugin = {.has_driver = true, .why_not = cuda_plugin_file() + " is not the CUDA plug-in"};
   }
   return plugin;
 }
@@ -81,20 +83,23 @@ std::string cuda_plugin_file() {
 
 CudaDevices cuda_devices() {
   const Plugin& plugin = loaded();
-  if (plugin.device_count == nullptr) return {.why_none = plugin.why_not};
+  CudaDevices found{.has_driver = plugin.has_driver, .why_no_more = plugin.why_not};
+  if (plugin.device_count == nullptr) return found;
   Text why{};
-  const int count = plugin.device_count(why.data(), why.size());
-  return {.count = count, .why_none = count > 0 ? std::string() : why.data(), .torch = plugin.torch_place()};
+  found.count = plugin.device_count(why.data(), why.size());
+  found.why_no_more = why.data();
+  found.torch = plugin.torch_place();
+  return found;
 }
 
 CudaDevices require_cuda_devices() {
   CudaDevices found = cuda_devices();
   if (found.count == 0)
-    throw DeviceError("no GPU can be used: " + found.why_none + "; or compute on the host (strata.device: host)");
+    throw DeviceError("no GPU can be used: " + found.why_no_more + ". strata.device: host computes on the processor");
   if (found.torch == cuda::TorchPlace::Nowhere) {
     throw DeviceError(
         "the CUDA plug-in was built without torch, so nothing can be computed on the GPU; build it with "
-        "torch, or compute on the host (strata.device: host)");
+        "torch, or set strata.device: host");
   }
   return found;
 }

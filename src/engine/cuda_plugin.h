@@ -16,7 +16,8 @@ std::string cuda_plugin_file();
 
 struct CudaDevices {
   int count = 0;
-  std::string why_none = "";  // where count is 0
+  bool has_driver = false;       // where there is one, somebody expects a GPU
+  std::string why_no_more = "";  // why count is 0, or a GPU was left out
   cuda::TorchPlace torch = cuda::TorchPlace::Nowhere;
 };
 

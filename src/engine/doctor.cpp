@@ -168,7 +168,7 @@ std::vector<Finding> examine_gpus(const CudaDevices& devices, const std::functio
   if (devices.count == 0) {
     return {{.subject = "GPU",
              .verdict = Verdict::Missing,
-             .text = "none: " + devices.why_none,
+             .text = "none: " + devices.why_no_more,
              .advice = "runs take place on the processor, which is slow: for small models and tests"}};
   }
   std::vector<Finding> found;
@@ -195,6 +195,12 @@ std::vector<Finding> examine_gpus(const CudaDevices& devices, const std::functio
       finding.text = error.what();
       finding.advice = "choose other devices with CUDA_VISIBLE_DEVICES, or see what nvidia-smi says of it";
     }
+  }
+  if (!devices.why_no_more.empty()) {
+    found.push_back({.subject = "GPU " + std::to_string(devices.count),
+                     .verdict = Verdict::Missing,
+                     .text = "not used: " + devices.why_no_more,
+                     .advice = "where others come behind it, choose those with CUDA_VISIBLE_DEVICES"});
   }
   return found;
 }

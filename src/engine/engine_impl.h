@@ -82,13 +82,13 @@ class Engine::Impl {
   RunState state{.loss_scale = resumed_loss_scale(config.loss_scale, {})};
 
  private:
-  struct TensorsEnd {
+  struct ReleaseTensors {
     Stream& stream;
     zero::LayerCompute& compute;
-    TensorsEnd(Stream& computing, zero::LayerCompute& layers) : stream(computing), compute(layers) {}
-    TensorsEnd(const TensorsEnd&) = delete;
-    TensorsEnd& operator=(const TensorsEnd&) = delete;
-    ~TensorsEnd() {
+    ReleaseTensors(Stream& computing, zero::LayerCompute& layers) : stream(computing), compute(layers) {}
+    ReleaseTensors(const ReleaseTensors&) = delete;
+    ReleaseTensors& operator=(const ReleaseTensors&) = delete;
+    ~ReleaseTensors() {
       stream.record().wait_noexcept();
       compute.release();
     }
@@ -237,7 +237,7 @@ class Engine::Impl {
   std::unique_ptr<Stream> comm_stream_;
   std::unique_ptr<Stream> compute_stream_;
   // Tensors lie in memory that belongs to this stream: they end before it does.
-  const TensorsEnd tensors_end_{*compute_stream_, *compute_};
+  const ReleaseTensors release_tensors_{*compute_stream_, *compute_};
   std::unique_ptr<Stream> update_in_;
   std::unique_ptr<Stream> update_stream_;
   std::unique_ptr<Stream> update_out_;

@@ -77,9 +77,9 @@ std::optional<int> cuda_device_of(DeviceChoice choice) {
   if (choice == DeviceChoice::Cuda) return 0;
   if (choice == DeviceChoice::Host) return std::nullopt;
   const CudaDevices found = cuda_devices();
-  if (found.count == 0) return std::nullopt;
-  if (found.torch != cuda::TorchPlace::Nowhere) return 0;
-  log::warning("the GPU is left alone, because the CUDA plug-in was built without torch");
+  if (found.count > 0 && found.torch != cuda::TorchPlace::Nowhere) return 0;
+  if (found.count > 0) log::warning("the GPU is left alone, because the CUDA plug-in was built without torch");
+  if (found.count == 0 && found.has_driver) log::warning("no GPU is used: " + found.why_no_more);
   return std::nullopt;
 }
 

@@ -161,7 +161,7 @@ ModelParts make_model_parts(const EngineConfig& config, Machine machine) {
     for (std::uint64_t* bytes : {&parts.activation_bytes, &parts.open_micro_batch_bytes, &parts.graph_bytes}) {
       *bytes = with_gpu_fragments(*bytes);
     }
-    parts.activation_bytes += kGpuAllocatorBytes;
+    parts.activation_bytes += gpu_allocator_bytes();
   }
   std::optional<int> torch_device;
   if (parts.gpu && parts.gpu->torch == cuda::TorchPlace::Device) torch_device = config.cuda_device;

@@ -74,13 +74,14 @@ TEST(BenchLink, SaysWhyThereIsNoGpu) {
   LinkBenchOptions options = quick();
   options.device = "cuda";
 
-  EXPECT_THAT(device_failure([&] { run_link_bench(options); }), HasSubstr(devices.why_none));
-  EXPECT_THAT(device_failure([] { run_cuda_adam_bench({.numel = 4096, .rounds = 1}); }), HasSubstr(devices.why_none));
+  EXPECT_THAT(device_failure([&] { run_link_bench(options); }), HasSubstr(devices.why_no_more));
+  EXPECT_THAT(device_failure([] { run_cuda_adam_bench({.numel = 4096, .rounds = 1}); }),
+              HasSubstr(devices.why_no_more));
 }
 
 TEST(BenchCudaAdam, MeasuresEveryEncoding) {
   const engine::CudaDevices devices = engine::cuda_devices();
-  if (devices.count == 0) GTEST_SKIP() << "no CUDA device: " << devices.why_none;
+  if (devices.count == 0) GTEST_SKIP() << "no CUDA device: " << devices.why_no_more;
 
   const nlohmann::json result = run_cuda_adam_bench({.numel = 5000, .rounds = 2, .states = adam_bench_states()});
 

@@ -45,6 +45,13 @@ TEST(CudaBackend, CountsNoDeviceThatIsTooOld) {
   EXPECT_EQ(why, "Fake GPU has compute capability 6.1; 8.0 is the least that works");
 }
 
+TEST(CudaBackend, CountsUpToTheFirstThatIsTooOldAndSaysWhy) {
+  const FakeRuntime runtime({.devices = 3, .old_device = 1});
+  std::string why;
+  EXPECT_EQ(cuda::count_devices(why), 1);
+  EXPECT_EQ(why, "Fake GPU has compute capability 6.1; 8.0 is the least that works");
+}
+
 TEST(CudaBackend, SaysWhyThereIsNoDevice) {
   const FakeRuntime runtime({.devices = 0});
   std::string why;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "cuda/cuda_shard_math.h"
 #include "cuda/device_facts.h"
 #include "cuda/fake_device.h"
 
@@ -102,6 +103,8 @@ TEST(CudaDevice, MakesNoContextOnAnotherDevice) {
     auto stream = device->create_stream("s");
     stream->copy(memory->data(), host->data(), kPageBytes);
     stream->record().wait();
+    auto math = cuda::make_cuda_shard_math(device->context());
+    std::thread([&] { math.reset(); }).join();
     std::thread([&] { stream.reset(); }).join();
     std::thread([&] { memory.reset(); }).join();
     std::thread([&] { host.reset(); }).join();

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -168,6 +169,24 @@ TEST_F(CudaFailures, AWaitThatCudaRefusesFailsTheStreamWhenTheEventIsComplete) {
   gate.complete();
   EXPECT_THAT(cause_of(event), testing::HasSubstr("cudaStreamWaitEvent failed: cudaErrorInvalidValue"));
   EXPECT_EQ(cause_of(produced), "success");
+}
+
+TEST_F(CudaFailures, AWaitForSeveralThatCudaRefusesForOneWaitsForTheOthers) {
+  EventSource gate;
+  const auto quick = device_.create_stream("quick");
+  const auto slow = device_.create_stream("slow");
+  const auto stream = device_.create_stream("s");
+  fake().fail_call("cudaStreamWaitEvent", 1, cudaErrorInvalidValue);
+  launch_gated_kernel(*slow, gate);
+  stream->wait(when_all(std::array{quick->record(), slow->record()}));
+  const Event event = stream->record();
+  wait_for_calls("cudaStreamWaitEvent", 2);
+  const auto other = device_.create_stream("other");
+  for (int i = 0; i < 50; ++i) other->record().wait();  // time for an event that does not wait to complete
+
+  EXPECT_FALSE(event.ready());
+  gate.complete();
+  EXPECT_THAT(cause_of(event), testing::HasSubstr("cudaStreamWaitEvent failed: cudaErrorInvalidValue"));
 }
 
 TEST_F(CudaFailures, AKernelThatFaultsLosesTheDeviceForEveryone) {

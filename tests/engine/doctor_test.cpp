@@ -28,12 +28,21 @@ cuda::DeviceFacts facts(int index) {
 }
 
 TEST(DoctorOfGpus, SaysWhyThereIsNone) {
-  const auto found = examine_gpus({.count = 0, .why_none = "no driver"}, facts);
+  const auto found = examine_gpus({.count = 0, .why_no_more = "no driver"}, facts);
 
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].verdict, Verdict::Missing);
   EXPECT_THAT(found[0].text, HasSubstr("no driver"));
   EXPECT_THAT(found[0].advice, Not(IsEmpty()));
+}
+
+TEST(Doctor, NamesTheGpuThatIsLeftOut) {
+  const auto found = examine_gpus({.count = 1, .why_no_more = "Old GPU has compute capability 6.1"},
+                                  [](int) { return cuda::DeviceFacts{.name = "New GPU"}; });
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[1].subject, "GPU 1");
+  EXPECT_EQ(found[1].verdict, Verdict::Missing);
+  EXPECT_EQ(found[1].text, "not used: Old GPU has compute capability 6.1");
 }
 
 TEST(DoctorOfGpus, NamesEachWithItsMemoryAndNode) {

@@ -24,7 +24,7 @@ class NeedsGpu final : public ::testing::Environment {
  public:
   void SetUp() override {
     const engine::CudaDevices devices = engine::cuda_devices();
-    if (devices.count == 0) GTEST_SKIP() << "no CUDA device: " << devices.why_none;
+    if (devices.count == 0) GTEST_SKIP() << "no CUDA device: " << devices.why_no_more;
     const cuda::DeviceFacts facts = shared_gpu().facts();
     std::cout << "GPU: " << facts.name << ", capability " << facts.major << "." << facts.minor << "\n";
   }

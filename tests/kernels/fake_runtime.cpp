@@ -39,6 +39,10 @@ cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
 
+cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   fake_runtime().last_stream = stream;
   ++fake_runtime().synchronizations;

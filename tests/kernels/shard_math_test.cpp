@@ -16,6 +16,7 @@
 #include "cpu_adam/cpu_shard_math.h"
 #include "cuda/cuda_shard_math.h"
 #include "cuda/current_stream.h"
+#include "cuda/errors.h"
 #include "kernels/block_codes_body.h"
 #include "kernels/convert_body.h"
 #include "kernels/fake_runtime.h"
@@ -55,7 +56,8 @@ class CudaShardMath : public ::testing::Test {
   std::mt19937_64 random_{seed_};
   std::unique_ptr<Parallel> parallel_ = make_thread_pool(1);
   cpu_adam::CpuShardMath definition_{*parallel_, cpu_adam::Isa::Scalar};
-  std::unique_ptr<ShardMath> math_ = cuda::make_cuda_shard_math();
+  cuda::DeviceContext context_{0};
+  std::unique_ptr<ShardMath> math_ = cuda::make_cuda_shard_math(context_);
   test::HostGrids grids_;
 };
 
@@ -242,7 +244,8 @@ TEST_F(CudaShardMath, ReportsWhatTheStreamSaysWhenItWaitsForTheSums) {
 TEST(CudaShardMathMemory, IsUnpinnedAtTheEnd) {
   const int before = test::fake_runtime().pinned_allocations;
 
-  auto math = cuda::make_cuda_shard_math();
+  cuda::DeviceContext context(0);
+  auto math = cuda::make_cuda_shard_math(context);
   EXPECT_EQ(test::fake_runtime().pinned_allocations, before + 1);
   math.reset();
 

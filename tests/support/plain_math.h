@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/numeric.h"
+#include "core/shard_checks.h"
 #include "core/shard_optimizer.h"
 
 namespace strata::test {
@@ -39,8 +40,7 @@ class PlainMath final : public ShardMath {
     }
   }
   void sum_rows(TensorSpan rows, std::size_t count, std::size_t into) override {
-    STRATA_EXPECTS(count > 0 && rows.numel % count == 0 && into < count,
-                   "rows of equal size, one of which gets the sum");
+    check_rows(rows, count, into);
     const std::size_t row = rows.numel / count;
     for (std::size_t i = 0; i < row; ++i) {
       float sum = load_element(rows, i);

@@ -20,7 +20,8 @@ struct Config {
   bool unaligned = false;  // memory begins 256 bytes behind a page, which CUDA's promise allows
   int major = 8;
   int minor = 9;
-  int numa_node = 0;  // cudaDevAttrHostNumaId
+  int old_device = -1;  // the number of one with compute capability 6.1
+  int numa_node = 0;    // cudaDevAttrHostNumaId
 };
 
 // What exists; a test that ends with any of it has leaked.

@@ -210,15 +210,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   });
 }
 
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return api("cudaDeviceGetAttribute", [&] {
     const Config config = Runtime::get().config();
     switch (attribute) {
       case cudaDevAttrComputeCapabilityMajor:
-        *value = config.major;
+        *value = device == config.old_device ? 6 : config.major;
         return cudaSuccess;
       case cudaDevAttrComputeCapabilityMinor:
-        *value = config.minor;
+        *value = device == config.old_device ? 1 : config.minor;
         return cudaSuccess;
       case cudaDevAttrMemoryPoolsSupported:
         *value = config.pools ? 1 : 0;

@@ -1,4 +1,4 @@
-#include "comm/join_store.h"
+#include "comm/c10d_join.h"
 
 #include <unistd.h>
 
