@@ -95,9 +95,10 @@ def sanitizer(context):
     if not tool:
         raise Skipped("compute-sanitizer is not installed")
     small = "*ShardOptimizerContract.DecaysOnly*/adamw*:GpuShardMath.AddsSquares*:GpuShardMath.*NonFinite*"
-    for name in ("memcheck", "racecheck"):
+    # A call that fails and is answered by the program is no finding.
+    for name, quiet in (("memcheck", ("--report-api-errors", "no")), ("racecheck", ())):
         try:
-            run_gtest(context, "gpu_tests", small, before=(tool, "--tool", name, "--error-exitcode", "9"))
+            run_gtest(context, "gpu_tests", small, before=(tool, "--tool", name, "--error-exitcode", "9", *quiet))
         except Failed as failed:
             raise Failed(f"{name}: {failed}") from None
         context.figures[name] = context.figures["ran"]
@@ -197,7 +198,8 @@ def bench_adam(context):
 
 
 def bench_link(context):
-    small = ("--sizes", "64KiB,1MiB", "--bytes", "1MiB", "--rounds", "2") if context.tiny else ()
+    # At 256 MiB a measurement lasts 5 ms, in which waking a thread shows.
+    small = ("--sizes", "64KiB,1MiB", "--bytes", "1MiB", "--rounds", "2") if context.tiny else ("--bytes", "1GiB")
     result = context.strata_json("bench", "link", "--device", "cuda", *small)
     context.figures["rows"] = [{"bytes": row["bytes"], "direction": row["direction"],
                                 "bytes_per_second": row["bytes_per_second"]["median"],
@@ -286,10 +288,10 @@ PARTS = [
     Part("kernels", kernels, 90, "the bits of the CPU, for every encoding and operation"),
     Part("nccl", nccl, 60, "process groups of NCCL, and two ranks where there are two GPUs"),
     Part("sanitizer", sanitizer, 120, "compute-sanitizer's memcheck and racecheck over some kernels"),
-    Part("engine", engine, 90, "the same losses with states on the drive, in host and in device memory; init and train"),
+    Part("engine", engine, 150, "the same losses with states on the drive, in host and in device memory; init and train"),
     Part("bench-adam", bench_adam, 45, "the optimizer beside copies in device memory"),
     Part("bench-link", bench_link, 45, "copies both ways beside bare cudaMemcpyAsync"),
-    Part("bench-step", bench_step, 75, "a step with states on the drive beside the step in memory"),
+    Part("bench-step", bench_step, 150, "a step with states on the drive beside the step in memory"),
     Part("torch-adam", torch_adam, 60, "the optimizer beside torch's fused AdamW"),
     Part("seven-b", seven_b, 240, "three steps of a 7 B Llama with 24 GiB of the device and 32 GiB of host memory"),
 ]

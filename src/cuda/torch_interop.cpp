@@ -26,8 +26,16 @@ void start(int device) {
   // Strictly: with warnings only, attention's backward keeps its variants that add in any order.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // nothing here reads what it has not written
-  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  // Torch looks for CUDA once, in a backward on the host too, and what is loaded later it does not see.
+  if (!at::globalContext().hasCUDART()) {
+    throw DeviceError("torch has looked for CUDA before the plug-in was loaded, and found none: open the GPU first");
+  }
+  try {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  } catch (const c10::Error& error) {
+    throw DeviceError(std::string("torch cannot start on this device: ") + error.what_without_backtrace());
+  }
 }
 
 void on_stream_thread(int device, cudaStream_t stream) {

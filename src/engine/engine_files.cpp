@@ -141,7 +141,7 @@ void Engine::Impl::read_weights() {
   std::optional<hf::TensorCatalog> catalog;
   if (config.random_weights) {
     source = [this](const Named& named, std::uint64_t first, TensorSpan destination) {
-      random_weights(decl(named).name, config.seed, first, destination);
+      random_weights(*pool_, decl(named).name, config.seed, first, destination);
     };
   } else {
     catalog = checked_catalog();

@@ -1,6 +1,7 @@
 // Engine::Impl: how the parts are made and put together.
 #include <algorithm>
 
+#include "core/bytes.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/memory_nodes.h"
@@ -120,6 +121,9 @@ void Engine::Impl::pin(std::span<std::byte> pages) {
   if (parts.gpu && parts.gpu->facts.numa_node >= 0) {
     machine_nodes().prefer(pages, static_cast<unsigned>(parts.gpu->facts.numa_node));
   }
+  constexpr std::uint64_t kTakesSeconds = std::uint64_t{4} << 30;
+  if (parts.gpu && pages.size() >= kTakesSeconds)
+    log::info("pinning " + format_bytes(pages.size()) + " of host memory");
   if (auto region = accelerator_->pin(pages)) pinned_.push_back(std::move(region));
 }
 

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 using namespace strata::literals;
 
 constexpr std::size_t kBufferBytes = 8_MiB;
-constexpr std::size_t kGrain = 4096;  // elements that a thread draws at least
 constexpr std::uint64_t kMaxConfigBytes = 16'000'000;
 constexpr std::uint64_t kHeaderBytes = 1024;  // of a tensor in headers and index, more than they take
 
@@ -63,9 +62,7 @@ void write_folder(const fs::path& config, const fs::path& folder, const std::vec
     if (options.on_progress) options.on_progress(done, all);
     const std::size_t element = bytes_of(options.dtype);
     const TensorSpan piece{destination.data(), options.dtype, destination.size() / element};
-    threads->parallel_for(piece.numel, kGrain, [&](std::size_t begin, std::size_t end) {
-      random_weights(tensors[i].name, options.seed, offset_bytes / element + begin, piece.subspan(begin, end - begin));
-    });
+    random_weights(*threads, tensors[i].name, options.seed, offset_bytes / element, piece);
     done += destination.size();
   };
   fs::create_directories(folder);

@@ -29,4 +29,8 @@ class TokenEmbedding final : public zero::EmbeddingLayer {
   at::ScalarType compute_;
 };
 
+// [vocab, H] in fp32: row v is the sum of the rows i of `rows` [N, H] where tokens[i] is v, in the order of i where
+// torch is set to be deterministic. Any device.
+at::Tensor sum_rows_by_token(const at::Tensor& rows, const at::Tensor& tokens, std::int64_t vocab);
+
 }  // namespace strata::models

@@ -268,7 +268,11 @@ void TorchLayerCompute::pack(std::size_t layer, std::span<const at::Tensor> grad
   STRATA_EXPECTS(flat.size() == groups.size(), "one flat gradient per group that the layer names");
   const std::size_t element_bytes = options_.dtype().itemsize();
   const auto at_flat = [&](std::size_t g, std::size_t offset, at::IntArrayRef shape) {
-    return at::from_blob(flat[g] + offset * element_bytes, shape, options_);
+    // With its device named, which else the driver is asked for.
+    return at::for_blob(flat[g] + offset * element_bytes, shape)
+        .options(options_)
+        .target_device(options_.device())
+        .make_tensor();
   };
   std::size_t next = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {

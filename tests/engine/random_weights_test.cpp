@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "core/numeric.h"
@@ -16,9 +17,13 @@ TensorSpan span_of(std::vector<float>& values) {
   return {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()};
 }
 
+std::unique_ptr<Parallel> threads(std::size_t count = 2) {
+  return make_thread_pool(count);
+}
+
 std::vector<float> drawn(const std::string& name, std::uint64_t seed, std::uint64_t first, std::size_t numel) {
   std::vector<float> values(numel);
-  random_weights(name, seed, first, span_of(values));
+  random_weights(*threads(), name, seed, first, span_of(values));
   return values;
 }
 
@@ -32,12 +37,19 @@ TEST(RandomWeights, DoNotDependOnHowTheyAreCutIntoPieces) {
   EXPECT_EQ(pieces, whole);
 }
 
+TEST(RandomWeights, DoNotDependOnTheThreads) {
+  std::vector<float> alone(100003), together(alone.size());
+  random_weights(*threads(1), kName, 42, 7, span_of(alone));
+  random_weights(*threads(3), kName, 42, 7, span_of(together));
+  EXPECT_EQ(together, alone);
+}
+
 TEST(RandomWeights, AreTheFp32ValuesRoundedIn16Bit) {
   const std::vector<float> values = drawn(kName, 42, 5, 200);
   std::vector<std::uint16_t> rounded(values.size());
-  random_weights(kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::BF16, rounded.size()});
+  random_weights(*threads(), kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::BF16, rounded.size()});
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(rounded[i], float_to_bf16(values[i]));
-  random_weights(kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::F16, rounded.size()});
+  random_weights(*threads(), kName, 42, 5, {reinterpret_cast<std::byte*>(rounded.data()), DType::F16, rounded.size()});
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(rounded[i], float_to_half(values[i]));
 }
 
