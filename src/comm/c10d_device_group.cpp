@@ -1,5 +1,6 @@
 #include "comm/c10d_device_group.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <system_error>
@@ -59,6 +60,8 @@ bool DeviceGroup::note_abort(const std::exception_ptr& reason) {
 
 void DeviceGroup::end_by_force() {
   try {
+    // NCCL gives the thread back the device that it had, which makes a context there.
+    const c10::OptionalDeviceGuard device(backend_->getBoundDeviceId());
     backend_->abort();
   } catch (const std::exception& e) {  // the reason of the abort is what counts
     log::warning("NCCL does not end: " + brief(e.what()));

@@ -18,6 +18,23 @@ at::Tensor view(const c10d::Backend& backend, std::byte* data, std::size_t bytes
       .make_tensor();
 }
 
+// fn() queues transfers that the back-end takes as one group, which ends in any case: NCCL would hold back whatever
+// this thread gives it afterwards. The stream waits for them, not this thread.
+template <typename Fn>
+void as_one_group(c10d::Backend& backend, Fn fn) {
+  backend.startCoalescing();
+  try {
+    fn();
+  } catch (...) {
+    try {
+      backend.endCoalescing();
+    } catch (const std::exception&) {  // what came first counts
+    }
+    throw;
+  }
+  if (const auto work = backend.endCoalescing()) work->wait();
+}
+
 }  // namespace
 
 // One communicator of NCCL for all: an eager one is what c10d takes for sends and receives too, where it would else
@@ -45,11 +62,11 @@ void device_exchange(c10d::Backend& backend, std::byte* rows, std::size_t row_by
       const std::size_t bytes = std::min(staging.size(), row_bytes - first);
       std::vector<at::Tensor> out = {view(backend, rows + partner * row_bytes + first, bytes)};
       std::vector<at::Tensor> in = {view(backend, staging.data(), bytes)};
-      // Both in one group: a send alone would wait for a receive that the partner has not queued.
-      backend.startCoalescing();
-      backend.send(out, static_cast<int>(partner), 0);
-      backend.recv(in, static_cast<int>(partner), 0);
-      if (const auto work = backend.endCoalescing()) work->wait();  // the stream waits, not this thread
+      // A send alone would wait for a receive that the partner has not queued.
+      as_one_group(backend, [&] {
+        backend.send(out, static_cast<int>(partner), 0);
+        backend.recv(in, static_cast<int>(partner), 0);
+      });
       out[0].copy_(in[0], /*non_blocking=*/true);
     }
   }

@@ -126,13 +126,14 @@ std::unique_ptr<Job> Job::join(const RankInfo& info, const JobOptions& options) 
   if (info.world == 1) return std::unique_ptr<Job>(new Job(std::move(state)));
 
   quieten_c10d();
-  state->interface = options.interface;
-  if (!options.interface.empty()) {
-    require_interface(options.interface, "strata.comm.interface");
-    // NCCL finds one by itself, as Gloo does; "=" makes it the name and not a prefix. What the user has set stays.
-    setenv("NCCL_SOCKET_IFNAME", ("=" + options.interface).c_str(), 0);
-  } else if (const char* const variable = std::getenv("GLOO_SOCKET_IFNAME"); variable != nullptr && *variable != '\0') {
-    require_interface(state->interface = variable, "GLOO_SOCKET_IFNAME");
+  const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
+  const bool by_variable = options.interface.empty() && variable != nullptr && *variable != '\0';
+  state->interface = by_variable ? variable : options.interface;
+  if (!state->interface.empty()) {
+    require_interface(state->interface, by_variable ? "GLOO_SOCKET_IFNAME" : "strata.comm.interface");
+    // NCCL's as well, which looks for one by itself; "=" makes it the name and not a prefix. What the user has set
+    // stays.
+    setenv("NCCL_SOCKET_IFNAME", ("=" + state->interface).c_str(), 0);
   }
   if (info.master_port == 0) throw CommError("MASTER_PORT is not set: the ranks need one port on which they meet");
   const bool serves = info.rank == 0 && !info.agent_store;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "comm/nccl_environment.h"
 #include "comm/nccl_version.h"
 
 namespace {
@@ -16,12 +17,15 @@ namespace {
 using namespace strata::comm;
 
 // A time-out must become an error of this program (exit code 6): by default c10d's watchdog ends the process by itself.
-// What the user has set stays.
+// What the user has set stays, or is refused.
 void set_watchdog_environment() {
+  const std::string why = refused_nccl_environment([](const char* name) -> const char* { return std::getenv(name); });
+  if (!why.empty()) throw std::runtime_error(why);
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0);  // abort NCCL's communicators, leave the process alone
   setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", 0);   // in the watchdog's thread nobody could catch them
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);     // else a second watchdog ends the process
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 0);
+  setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", 0);  // else a minute passes between the error and the abort
 }
 
 // Of the library that torch has loaded; 0 where it does not say.

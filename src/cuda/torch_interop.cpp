@@ -36,6 +36,11 @@ void start(int device) {
   } catch (const c10::Error& error) {
     throw DeviceError(std::string("torch cannot start on this device: ") + error.what_without_backtrace());
   }
+  // The other one takes memory that it does not know for its own, and knows no limit of the plan's.
+  if (const std::string allocator = c10::cuda::CUDACachingAllocator::name(); allocator != "native") {
+    throw DeviceError("torch's allocator here must be its own (native), not " + allocator +
+                      ": take `backend` out of PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF");
+  }
 }
 
 void on_stream_thread(int device, cudaStream_t stream) {

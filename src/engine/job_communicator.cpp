@@ -45,6 +45,21 @@ struct OnGpu {
   std::shared_ptr<Communicator> comm;
 };
 
+// NCCL connects its channels with the first collective of each kind, which takes memory and waits for the other ranks
+// where no time-out counts yet. Here all ranks have just met, and free memory has not been asked for.
+void connect_channels(Communicator& comm, int device) {
+  const std::uint64_t bytes = comm::device_staging_bytes(comm.world());
+  if (bytes == 0) return;
+  const auto gpu = open_cuda({.device = device, .budget_bytes = bytes});
+  const Buffer memory = gpu->device().allocate(bytes, MemoryTag::Staging);
+  const TensorSpan full{memory.data(), DType::U8, bytes / comm.world() * comm.world()};
+  const auto stream = gpu->device().create_stream("connect");
+  comm.all_gather(*stream, full);
+  comm.all_to_all(*stream, full);
+  stream->record().wait();
+  comm.barrier();  // says whether they came through
+}
+
 // The PCI address of the GPU that torch computes on; none where it does not.
 std::optional<std::string> gpu_of(const EngineConfig& config) {
   if (!config.cuda_device || cuda_devices().torch != cuda::TorchPlace::Device) return std::nullopt;
@@ -60,6 +75,7 @@ void connect_ranks(comm::Job& job, std::size_t ranks_per_node, EngineConfig& con
     if (gpu) {
       const std::uint64_t staging = comm::device_staging_bytes(several);
       const auto held = std::make_shared<OnGpu>(job, name, ranks, *config.cuda_device, *gpu, staging);
+      connect_channels(*held->comm, *config.cuda_device);
       return std::shared_ptr<Communicator>(held, held->comm.get());
     }
     const std::uint64_t staging = comm::communicator_staging_bytes(several);

@@ -29,10 +29,9 @@ using offload::TierKind;
 constexpr std::uint64_t kProcessBase = 512_MiB;
 // Of a GPU: modules and handles that CUDA and torch load after the memory was asked for.
 constexpr std::uint64_t kGpuBase = 512_MiB;
-// Of a GPU, for each communicator of NCCL: the buffers of its channels, of which NCCL does not say beforehand how many
-// it takes. Some are there when the free memory is asked for, others come with the first collectives, so this is
-// counted whole. Unproven: no GPU has run this.
-constexpr std::uint64_t kNcclBase = 400_MiB;
+// Of a GPU, for each communicator of NCCL: what it takes beyond the channels that connect_ranks() has connected when
+// the free memory is asked for. Unproven: no GPU has run this.
+constexpr std::uint64_t kNcclBase = 128_MiB;
 // Of a GPU that is not here: more than any has, for the more of them, the more memory attention takes.
 constexpr std::size_t kAssumedMultiprocessors = 192;
 // What a machine that cannot be asked is taken to have: a PCIe 4.0 link of 16 lanes that carries 25 GB/s each way, and

@@ -125,6 +125,22 @@ TEST(DeviceGroup, WhatCannotBeQueuedFailsInTheStreamByName) {
   EXPECT_THAT(failure_of([&] { ranks[1]->barrier(); }), StartsWith("a collective on the GPU of rank 11"));
 }
 
+TEST(DeviceGroup, ATransferThatIsRefusedLeavesNoGroupOpen) {
+  const Watchdog watchdog("a send that throws");
+  DeviceRanks job(2, 300ms);
+  const auto ranks = job.make();
+  job.nccl->fail("all", 0, 1, FakeNccl::Failure::ThrowsInsideTheGroup);
+  HostDevice device(1 << 20);
+  const auto stream = device.create_stream("comm");
+  std::vector<float> values(4);
+
+  ranks[0]->all_to_all(*stream, {reinterpret_cast<std::byte*>(values.data()), DType::F32, values.size()});
+
+  EXPECT_EQ(text_of(stream->record().wait_noexcept()), "all_to_all of 16 bytes: NCCL says no");
+  job.devices(0).wait_for_aborts();
+  EXPECT_THAT(job.nccl->violations(), IsEmpty());
+}
+
 TEST(DeviceGroup, IsShutDownOnceAtAGoodEnd) {
   const Watchdog watchdog("a good end");
   DeviceRanks job(2);

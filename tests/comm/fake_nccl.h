@@ -29,7 +29,7 @@ namespace strata::test {
 // All groups of the process, by name; what happened in them and what shall fail.
 class FakeNccl {
  public:
-  enum class Failure { TimeOut, LostConnection, ThrowsInTheCall };
+  enum class Failure { TimeOut, LostConnection, ThrowsInTheCall, ThrowsInsideTheGroup };
 
   // A rank of a group has connected, run a collective, aborted, ... : "connect", "all_gather", "exchange", "abort",
   // "shutdown", in the order of the rank.
@@ -181,6 +181,7 @@ class FakeNcclBackend final : public c10d::Backend {
       lock.lock();
     }
     if (shut_down_) violation("an abort after a shutdown");
+    if (open_) violation("an abort inside a group, which keeps what the thread gives NCCL from then on");
     ended_ = true;
     nccl_.changed_.notify_all();
   }
@@ -213,6 +214,13 @@ class FakeNcclBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> add(std::vector<Part>& to, std::vector<at::Tensor>& tensors, int peer) {
     if (!open_) violation_now("a transfer outside of a group waits for its partner's");
+    {
+      const std::lock_guard lock(nccl_.mutex_);
+      const auto failure = group().failures.find({getRank(), collectives_ + 1});
+      if (failure != group().failures.end() && failure->second == FakeNccl::Failure::ThrowsInsideTheGroup) {
+        throw std::runtime_error("NCCL says no");
+      }
+    }
     if (tensors.size() != 1 || tensors[0].device() != getBoundDeviceId()) violation_now("a tensor elsewhere");
     to.push_back(
         {peer, static_cast<std::byte*>(tensors.at(0).data_ptr()), static_cast<std::size_t>(tensors[0].numel())});

@@ -45,13 +45,13 @@ TEST(GpuBudget, LeavesRoomForEachCommunicatorOfNccl) {
   const Gpu real = gpu(8_GiB);
   const std::uint64_t alone = largest_budget(config_of(1), real);
   EXPECT_EQ(alone, 8_GiB - 512_MiB);
-  EXPECT_EQ(largest_budget(config_of(2), real), alone - 400_MiB);
+  EXPECT_EQ(largest_budget(config_of(2), real), alone - 128_MiB);
   EngineConfig nodes = config_of(4);
   nodes.node_comm = std::make_shared<comm::PlannedRanks>(2);
   nodes.across_comm = std::make_shared<comm::PlannedRanks>(2);
-  EXPECT_EQ(largest_budget(nodes, real), alone - 3 * 400_MiB);
+  EXPECT_EQ(largest_budget(nodes, real), alone - 3 * 128_MiB);
   nodes.across_comm = std::make_shared<comm::PlannedRanks>(1);
-  EXPECT_EQ(largest_budget(nodes, real), alone - 2 * 400_MiB) << "nobody to speak to";
+  EXPECT_EQ(largest_budget(nodes, real), alone - 2 * 128_MiB) << "nobody to speak to";
 }
 
 TEST(GpuBudget, LeavesNothingWhereRanksSpeakThroughGloo) {
@@ -59,7 +59,7 @@ TEST(GpuBudget, LeavesNothingWhereRanksSpeakThroughGloo) {
 }
 
 TEST(GpuBudget, AGpuThatIsFullHasNone) {
-  EXPECT_EQ(resolve_budgets(config_of(2), gpu(700_MiB))[0], 0U);
+  EXPECT_EQ(resolve_budgets(config_of(2), gpu(600_MiB))[0], 0U);
 }
 
 }  // namespace

@@ -95,7 +95,8 @@ TEST_F(GpuJobs, TakeTheGpuOfTheirNumberSumOnItAndShutDown) {
 
   EXPECT_THAT(codes_, ElementsAre(0, 0));
   for (const int rank : {0, 1}) {
-    EXPECT_THAT(nccl_.events(nccl_.only_group(), rank), ElementsAre("connect", "exchange", "shutdown"));
+    EXPECT_THAT(nccl_.events(nccl_.only_group(), rank),
+                ElementsAre("connect", "all_gather", "exchange", "exchange", "shutdown"));
   }
 }
 
