@@ -84,7 +84,7 @@ TEST_F(GpuShardMath, AccumulatesAsTheCpuDoes) {
 TEST_F(GpuShardMath, AddsRowsAsTheCpuDoes) {
   for (const DType dtype : kTypes) {
     for (const std::size_t row : kSizes) {
-      for (const std::size_t count : {1u, 2u, 5u, 8u}) {
+      for (const std::size_t count : {2u, 5u}) {
         SCOPED_TRACE(std::string(name_of(dtype)) + " x " + std::to_string(count) + " x " + std::to_string(row));
         const GuardedArray none(dtype, 0, 0);
         expect_same(dtype, count * row, none, [&](ShardMath& math, TensorSpan rows, TensorSpan /*source*/) {
