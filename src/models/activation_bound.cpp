@@ -30,8 +30,8 @@ bool onednn_multiplies_16_bits() {
 // and key heads, V vocabulary.
 // The tensors are those of the host or of a GPU; what only one of them takes: the host scratch for attention's threads
 // and for oneDNN's products, and converted operands; a GPU what its attention takes (gpu_attention.h), key heads
-// that are repeated for a kernel that does not share them (attention.cpp), and masks padded to 16 columns. Its
-// embedding adds partial sums for each token, which stay below the gradients of the head's norm. The workspace of its
+// that are repeated for a kernel that does not share them (attention.cpp), masks padded to 16 columns, and what sorts
+// tokens where the embedding's gradient and the labels' logits are added in one order. The workspace of its
 // products is the allocator's part (engine/gpu_allocator.h). Assumed of a GPU: heads of at most 256 values in a
 // multiple of 8.
 class Moments {
@@ -208,7 +208,9 @@ class Moments {
     return around_head() + hidden() + v_ * h_ * upcast_ + logits + product + (on_gpu() ? sorting(chunk_) : 0);
   }
   std::uint64_t head_norm() const { return around_head() + hidden() + norm_backward(h_); }
-  std::uint64_t embedding() const { return hidden() + (narrow() ? n_ * h_ * kWide : 0) + v_ * h_ * kWide; }
+  std::uint64_t embedding() const {
+    return hidden() + (narrow() ? n_ * h_ * kWide : 0) + v_ * h_ * kWide + (on_gpu() ? sorting(n_) : 0);
+  }
   // Indices of 8 bytes before and after a sort, their order likewise, its scratch, and bounds of the runs.
   static std::uint64_t sorting(std::uint64_t positions) { return 10 * positions * 8; }
 
