@@ -114,12 +114,12 @@ void DeviceGroups::wait_for_aborts() {
 }
 
 void DeviceGroups::shut_down() {
-  for (const auto& group : all()) group->shut_down();
-}
-
-std::vector<std::shared_ptr<DeviceGroup>> DeviceGroups::all() {
-  const std::lock_guard lock(mutex_);
-  return groups_;
+  std::vector<std::shared_ptr<DeviceGroup>> groups;  // without the lock: it may block
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  for (const auto& group : groups) group->shut_down();
 }
 
 }  // namespace strata::comm

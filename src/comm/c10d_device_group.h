@@ -95,8 +95,6 @@ class DeviceGroups {
   void shut_down();
 
  private:
-  std::vector<std::shared_ptr<DeviceGroup>> all();
-
   std::mutex mutex_;
   std::vector<std::shared_ptr<DeviceGroup>> groups_;  // guarded by mutex_
   std::vector<std::thread> aborting_;                 // guarded by mutex_

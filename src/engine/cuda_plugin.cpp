@@ -94,8 +94,9 @@ CudaDevices cuda_devices() {
 
 CudaDevices require_cuda_devices() {
   CudaDevices found = cuda_devices();
-  if (found.count == 0)
+  if (found.count == 0) {
     throw DeviceError("no GPU can be used: " + found.why_no_more + ". strata.device: host computes on the processor");
+  }
   if (found.torch == cuda::TorchPlace::Nowhere) {
     throw DeviceError(
         "the CUDA plug-in was built without torch, so nothing can be computed on the GPU; build it with "

@@ -1,7 +1,6 @@
 #include "engine/job_communicator.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +32,12 @@ struct OnHost {
 // And of one in a GPU's memory.
 struct OnGpu {
   OnGpu(comm::Job& job, const std::string& name, const std::vector<std::size_t>& ranks, int device,
-        const std::string& pci_bus_id, std::uint64_t staging_bytes)
+        std::uint64_t staging_bytes)
       : gpu(open_cuda({.device = device, .budget_bytes = staging_bytes})),
         math(gpu->math()),
         comm(job.communicator(
             *math, gpu->device().allocate(staging_bytes, MemoryTag::Staging), name, ranks,
-            comm::NcclDevice{.device = device, .plugin = cuda_plugin_file(), .pci_bus_id = pci_bus_id})) {}
+            comm::NcclDevice{.device = device, .plugin = cuda_plugin_file(), .pci_bus_id = gpu->facts().pci_bus_id})) {}
 
   std::unique_ptr<cuda::Backend> gpu;
   std::unique_ptr<ShardMath> math;
@@ -60,21 +59,19 @@ void connect_channels(Communicator& comm, int device) {
   comm.barrier();  // says whether they came through
 }
 
-// The PCI address of the GPU that torch computes on; none where it does not.
-std::optional<std::string> gpu_of(const EngineConfig& config) {
-  if (!config.cuda_device || cuda_devices().torch != cuda::TorchPlace::Device) return std::nullopt;
-  return open_cuda({.device = *config.cuda_device, .budget_bytes = kPageBytes})->facts().pci_bus_id;
+bool computes_on_gpu(const EngineConfig& config) {
+  return config.cuda_device && cuda_devices().torch == cuda::TorchPlace::Device;
 }
 
 }  // namespace
 
 void connect_ranks(comm::Job& job, std::size_t ranks_per_node, EngineConfig& config) {
-  const std::optional<std::string> gpu = gpu_of(config);
+  const bool on_gpu = computes_on_gpu(config);
   const auto connect = [&](const std::string& name, const std::vector<std::size_t>& ranks) {
     const std::size_t several = ranks.empty() ? job.world() : ranks.size();
-    if (gpu) {
+    if (on_gpu) {
       const std::uint64_t staging = comm::device_staging_bytes(several);
-      const auto held = std::make_shared<OnGpu>(job, name, ranks, *config.cuda_device, *gpu, staging);
+      const auto held = std::make_shared<OnGpu>(job, name, ranks, *config.cuda_device, staging);
       connect_channels(*held->comm, *config.cuda_device);
       return std::shared_ptr<Communicator>(held, held->comm.get());
     }
