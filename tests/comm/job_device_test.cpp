@@ -150,17 +150,23 @@ TEST_F(DeviceJobs, GpusThatAreUnknownAreTakenToDiffer) {
 }
 
 TEST(Interface, IsAlsoNcclsUnlessTheUserHasNamedOne) {
-  const auto join_through_lo = [] {
+  const auto join_through = [](const std::string& interface) {
     comm::RankInfo info;
     info.world = 2;
-    return failure_of([&] { Job::join(info, {.interface = "lo"}); });  // no MASTER_PORT: it ends behind the interface
+    return failure_of([&] { Job::join(info, {.interface = interface}); });  // no MASTER_PORT: it ends behind that
   };
+  const auto join_through_lo = [&] { return join_through("lo"); };
   ::unsetenv("NCCL_SOCKET_IFNAME");
   EXPECT_THAT(join_through_lo(), HasSubstr("MASTER_PORT"));
   EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=lo");
   ::setenv("NCCL_SOCKET_IFNAME", "eth", 1);
   join_through_lo();
   EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "eth");
+  ::unsetenv("NCCL_SOCKET_IFNAME");
+  ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+  join_through("");
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=lo");
+  ::unsetenv("GLOO_SOCKET_IFNAME");
   ::unsetenv("NCCL_SOCKET_IFNAME");
 }
 

@@ -28,6 +28,15 @@ class CudaFailures : public ::testing::Test {
   static void wait_for_calls(const std::string& call, std::uint64_t calls) {
     while (fake().calls(call) < calls) std::this_thread::yield();
   }
+  // `event` is of a stream whose wait CUDA refused, and which `gate` holds up all the same.
+  void expect_fails_once_open(const Event& event, EventSource& gate) {
+    const auto other = device_.create_stream("other");
+    for (int i = 0; i < 50; ++i) other->record().wait();  // time for an event that does not wait to complete
+
+    EXPECT_FALSE(event.ready());
+    gate.complete();
+    EXPECT_THAT(cause_of(event), testing::HasSubstr("cudaStreamWaitEvent failed: cudaErrorInvalidValue"));
+  }
 
   FakeRuntime runtime_{{.seed = 12}};
   cuda::CudaDevice device_{{.index = 0, .budget_bytes = kBudgetBytes, .on_stream_thread = {}}};
@@ -162,12 +171,7 @@ TEST_F(CudaFailures, AWaitThatCudaRefusesFailsTheStreamWhenTheEventIsComplete) {
   stream->wait(produced);
   const Event event = stream->record();
   wait_for_calls("cudaStreamWaitEvent", 1);
-  const auto other = device_.create_stream("other");
-  for (int i = 0; i < 50; ++i) other->record().wait();  // time for an event that does not wait to complete
-
-  EXPECT_FALSE(event.ready());
-  gate.complete();
-  EXPECT_THAT(cause_of(event), testing::HasSubstr("cudaStreamWaitEvent failed: cudaErrorInvalidValue"));
+  expect_fails_once_open(event, gate);
   EXPECT_EQ(cause_of(produced), "success");
 }
 
@@ -181,12 +185,7 @@ TEST_F(CudaFailures, AWaitForSeveralThatCudaRefusesForOneWaitsForTheOthers) {
   stream->wait(when_all(std::array{quick->record(), slow->record()}));
   const Event event = stream->record();
   wait_for_calls("cudaStreamWaitEvent", 2);
-  const auto other = device_.create_stream("other");
-  for (int i = 0; i < 50; ++i) other->record().wait();  // time for an event that does not wait to complete
-
-  EXPECT_FALSE(event.ready());
-  gate.complete();
-  EXPECT_THAT(cause_of(event), testing::HasSubstr("cudaStreamWaitEvent failed: cudaErrorInvalidValue"));
+  expect_fails_once_open(event, gate);
 }
 
 TEST_F(CudaFailures, AKernelThatFaultsLosesTheDeviceForEveryone) {

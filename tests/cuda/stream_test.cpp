@@ -32,6 +32,20 @@ class CudaStreams : public ::testing::Test {
     return buffer;
   }
   Buffer on_device() { return device_.allocate(kPageBytes, MemoryTag::Gather); }
+  // `awaited` follows a kernel that `gate` holds up.
+  void expect_left_to_the_device(const Event& awaited, EventSource& gate) {
+    EventSource reached;
+    const auto consumer = device_.create_stream("consumer");
+
+    consumer->wait(awaited);
+    consumer->launch([&] { reached.complete(); });
+    const Event done = consumer->record();
+
+    reached.event().wait();  // would hang if the consumer's thread waited for the kernel
+    EXPECT_FALSE(done.ready());
+    gate.complete();
+    EXPECT_NO_THROW(done.wait());
+  }
 
   FakeRuntime runtime_{{.seed = 11}};
   Budget host_budget_{"host of the test", kBudgetBytes};
@@ -74,37 +88,17 @@ TEST_F(CudaStreams, AnEventCompletesWhenTheKernelsOfTheLaunchHave) {
 
 TEST_F(CudaStreams, AWaitForAnotherStreamIsLeftToTheDevice) {
   EventSource gate;
-  EventSource reached;
   const auto producer = device_.create_stream("producer");
-  const auto consumer = device_.create_stream("consumer");
   producer->launch([opened = gate.event()] { launch_kernel([opened] { opened.wait(); }); });
-
-  consumer->wait(producer->record());
-  consumer->launch([&] { reached.complete(); });
-  const Event done = consumer->record();
-
-  reached.event().wait();  // would hang if the consumer's thread waited for the kernel
-  EXPECT_FALSE(done.ready());
-  gate.complete();
-  EXPECT_NO_THROW(done.wait());
+  expect_left_to_the_device(producer->record(), gate);
 }
 
 TEST_F(CudaStreams, AWaitForAllOfSeveralStreamsIsLeftToTheDevice) {
   EventSource gate;
-  EventSource reached;
   const auto first = device_.create_stream("first");
   const auto second = device_.create_stream("second");
-  const auto consumer = device_.create_stream("consumer");
   second->launch([opened = gate.event()] { launch_kernel([opened] { opened.wait(); }); });
-
-  consumer->wait(when_all(std::array{first->record(), second->record()}));
-  consumer->launch([&] { reached.complete(); });
-  const Event done = consumer->record();
-
-  reached.event().wait();  // would hang if the consumer's thread waited for the kernel
-  EXPECT_FALSE(done.ready());
-  gate.complete();
-  EXPECT_NO_THROW(done.wait());
+  expect_left_to_the_device(when_all(std::array{first->record(), second->record()}), gate);
 }
 
 TEST_F(CudaStreams, OfAllThatAreWaitedForTheFirstFailureIsTheStreams) {
